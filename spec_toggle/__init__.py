@@ -1,0 +1,3 @@
+"""Load-aware speculative decoding for SGLang."""
+
+__version__ = "0.1.0"

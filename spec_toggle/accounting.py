@@ -1,0 +1,61 @@
+"""Plain steps are not rounds: keep SGLang's speculative statistics about rounds only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from spec_toggle.plain_step import PLAIN_RESULT
+from spec_toggle.policy import Mode
+
+
+def resolve_tokens(
+    original: Callable[..., list[list[int]]], processor: Any, result: Any, batch: Any
+) -> list[list[int]]:
+    """Take back the verify count that upstream gives each request for a plain step.
+
+    The result is processed as a round of stride 1, because that path commits KV lengths and
+    advances grammars in the order that speculation needs.
+    """
+    is_plain = getattr(result, PLAIN_RESULT, False)
+    before = [req.spec_verify_ct for req in batch.reqs]
+    tokens = original(processor, result, batch)
+    counted = [
+        (req, run)
+        for req, count, run in zip(batch.reqs, before, tokens, strict=True)
+        if req.spec_verify_ct > count
+    ]
+    if is_plain:
+        for req, _ in counted:
+            req.spec_verify_ct -= 1
+            req.spec_correct_drafts_histogram[0] -= 1
+    toggle = getattr(processor.model_worker, "_dynamic_spec", None)
+    if toggle is not None:
+        mode = Mode.PLAIN if is_plain else Mode.SPEC
+        toggle.controller.count_tokens(mode, sum(len(run) for _, run in counted))
+    # ``update_spec_metrics`` follows at once, and does not see the result.
+    processor.metrics_reporter._last_result_is_plain = is_plain
+    return tokens
+
+
+def update_spec_metrics(
+    original: Callable[..., None], reporter: Any, *args: Any, **kwargs: Any
+) -> None:
+    if not getattr(reporter, "_last_result_is_plain", False):
+        original(reporter, *args, **kwargs)
+
+
+def report_decode_stats(
+    original: Callable[..., None], reporter: Any, *args: Any, **kwargs: Any
+) -> None:
+    """An interval without a round would divide by zero: report an accept length of 0 for it."""
+    if reporter.spec_num_forward_ct:
+        original(reporter, *args, **kwargs)
+        return
+    total = reporter.spec_total_num_forward_ct
+    reporter.spec_num_forward_ct = 1
+    try:
+        original(reporter, *args, **kwargs)
+    finally:
+        reporter.spec_num_forward_ct = 0
+        reporter.spec_total_num_forward_ct = total

@@ -1,0 +1,109 @@
+"""The hook handlers: each adapts one of SGLang's calls to the toggle."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+from collections.abc import Callable
+from typing import Any
+
+from spec_toggle import args
+from spec_toggle.config import ConfigError, DynamicSpecConfig
+from spec_toggle.controller import Controller
+from spec_toggle.support import check_support
+
+logger = logging.getLogger(__name__)
+
+# Carries the configuration from the launching process to the scheduler processes it starts.
+ENVIRONMENT = "SPEC_TOGGLE_CONFIG"
+
+
+def config_from_environment() -> DynamicSpecConfig | None:
+    text = os.environ.get(ENVIRONMENT)
+    return DynamicSpecConfig.from_json(text) if text else None
+
+
+def add_cli_args(result: None, parser: Any) -> None:
+    del result
+    args.add_flags(parser)
+
+
+def from_cli_args(original: Callable[..., Any], cls: Any, namespace: Any) -> Any:
+    from spec_toggle.install import enable_toggle
+
+    return args.from_cli_args(original, enable_toggle, cls, namespace)
+
+
+def check_server_args(result: None, server_args: Any) -> None:
+    """Check the resolved settings, then hand the configuration to the processes to come."""
+    from sglang.srt.arg_groups.overrides import resolving_view
+
+    del result
+    os.environ.pop(ENVIRONMENT, None)
+    config = getattr(server_args, args.ATTRIBUTE, None)
+    if config is None:
+        return
+    try:
+        check_support(resolving_view(server_args), config)
+    except ConfigError as error:
+        if getattr(server_args, args.FROM_CLI, False):
+            args.exit_with(error)
+        raise
+    os.environ[ENVIRONMENT] = config.to_json()
+
+
+def keep_max_running_requests(original: Callable[..., None], server_args: Any) -> None:
+    """Speculation lowers an unset limit to 48; a toggle that is off at 64 must not stay there."""
+    from sglang.srt.arg_groups.overrides import declare_resolution, resolving_view
+
+    was_unset = resolving_view(server_args).max_running_requests is None
+    original(server_args)
+    if was_unset and getattr(server_args, args.ATTRIBUTE, None) is not None:
+        declare_resolution(server_args, "spec_toggle", max_running_requests=None)
+        logger.info(
+            "Dynamic speculation: max_running_requests stays what a server without speculation "
+            "gets, not 48."
+        )
+
+
+def attach_toggle(result: None, scheduler: Any, *_: Any, **__: Any) -> None:
+    """Give the scheduler's EAGLE worker its toggle, once all workers exist."""
+    from spec_toggle.metrics import ToggleMetrics
+    from spec_toggle.worker import DynamicSpecWorker
+
+    del result
+    config = config_from_environment()
+    if config is None:
+        return
+    collector = scheduler.metrics_reporter.metrics_collector
+    metrics = None if collector is None else ToggleMetrics(dict(collector.labels))
+    controller = Controller.from_config(config, metrics)
+    worker = scheduler.model_worker
+    worker._dynamic_spec = DynamicSpecWorker(worker, controller, config.draft_sync)
+    logger.info(
+        "Dynamic speculation is on: %s; max_running_requests=%d",
+        config.to_json(),
+        scheduler.max_running_requests,
+    )
+
+
+def run_batch(scheduler: Any, batch: Any, *_: Any, **__: Any) -> None:
+    toggle = getattr(scheduler.model_worker, "_dynamic_spec", None)
+    if toggle is not None:
+        toggle.begin_iteration(batch, len(scheduler.waiting_queue))
+
+
+def on_idle(scheduler: Any) -> None:
+    toggle = getattr(scheduler.model_worker, "_dynamic_spec", None)
+    if toggle is not None:
+        toggle.controller.idle()
+
+
+def forward_batch_generation(
+    original: Callable[..., Any], worker: Any, batch: Any, *positional: Any, **kwargs: Any
+) -> Any:
+    toggle = getattr(worker, "_dynamic_spec", None)
+    if toggle is None or positional:
+        return original(worker, batch, *positional, **kwargs)
+    return toggle.forward(functools.partial(original, worker), batch, **kwargs)

@@ -1,0 +1,123 @@
+"""The flags: offered on SGLang's own parser and as keyword arguments of its Engine."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from spec_toggle.config import DRAFT_SYNCS, ConfigError, DynamicSpecConfig, build_config
+from spec_toggle.support import check_support
+
+ENABLE = "enable_dynamic_spec"
+CONFIG_FILE = "dynamic_spec_config"
+VALUES = {
+    "threshold": "dynamic_spec_threshold",
+    "hysteresis": "dynamic_spec_hysteresis",
+    "dwell": "dynamic_spec_dwell",
+    "draft_sync": "dynamic_spec_draft_sync",
+}
+ALL_NAMES = (ENABLE, CONFIG_FILE, *VALUES.values())
+
+# Where a ServerArgs carries its configuration: underscore attributes are not configuration fields
+# of the record, and survive pickling.
+ATTRIBUTE = "_dynamic_spec_config"
+FROM_CLI = "_dynamic_spec_from_cli"
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    defaults = DynamicSpecConfig()
+    group = parser.add_argument_group("dynamic speculation (spec-toggle)")
+    group.add_argument(
+        "--enable-dynamic-spec",
+        action="store_true",
+        help="Speculate only while the decode batch is small; decode natively above the threshold.",
+    )
+    group.add_argument(
+        "--dynamic-spec-threshold",
+        type=int,
+        metavar="N",
+        help="Largest decode batch that speculates; 0 never speculates "
+        f"(default: {defaults.threshold}).",
+    )
+    group.add_argument(
+        "--dynamic-spec-hysteresis",
+        type=int,
+        metavar="N",
+        help="Speculate again once the batch is N below the threshold (default: threshold // 8).",
+    )
+    group.add_argument(
+        "--dynamic-spec-dwell",
+        type=int,
+        metavar="N",
+        help="Iterations the batch must stay that small before speculation returns "
+        f"(default: {defaults.dwell}).",
+    )
+    group.add_argument(
+        "--dynamic-spec-draft-sync",
+        choices=DRAFT_SYNCS,
+        help="eager: one draft-extend per plain step, always warm. off: none, the draft resumes "
+        f"over a hole (default: {defaults.draft_sync}).",
+    )
+    group.add_argument(
+        "--dynamic-spec-config",
+        metavar="FILE.toml",
+        help="Read the same settings from the [dynamic_spec] table of a TOML file; flags win.",
+    )
+
+
+def take_config(given: dict[str, Any]) -> DynamicSpecConfig | None:
+    """The configuration that ``given`` (flag name to value, None: unset) asks for.
+
+    Raises ConfigError for a value out of range, or for a setting without the enabling flag.
+    """
+    settings = {name: given.get(flag) for name, flag in VALUES.items()}
+    path = given.get(CONFIG_FILE)
+    if not given.get(ENABLE):
+        stray = [f for f in (CONFIG_FILE, *VALUES.values()) if given.get(f) is not None]
+        if stray:
+            flag = "--" + stray[0].replace("_", "-")
+            raise ConfigError(
+                f"{flag} {given[stray[0]]} has no effect without --enable-dynamic-spec. "
+                "Add that flag, or remove this one."
+            )
+        return None
+    return build_config(settings, path)
+
+
+def from_cli_args(
+    original: Callable[..., Any], enable: Callable[[], None], cls: Any, args: argparse.Namespace
+) -> Any:
+    """``ServerArgs.from_cli_args``: attach the configuration, stop the launch on a bad one."""
+    try:
+        config = take_config({name: getattr(args, name, None) for name in ALL_NAMES})
+        server_args = original(cls, args)
+        attach(server_args, config, enable)
+    except ConfigError as error:
+        exit_with(error)
+    setattr(server_args, FROM_CLI, True)
+    return server_args
+
+
+def from_keywords(server_args_class: Any, enable: Callable[[], None], **kwargs: Any) -> Any:
+    """``Engine(**kwargs)``: build ServerArgs from the host's keywords and attach ours."""
+    given = {name: kwargs.pop(name) for name in ALL_NAMES if name in kwargs}
+    config = take_config(given)
+    server_args = server_args_class(**kwargs)
+    attach(server_args, config, enable)
+    return server_args
+
+
+def attach(server_args: Any, config: DynamicSpecConfig | None, enable: Callable[[], None]) -> None:
+    """Give ``server_args`` its configuration; ``enable`` installs the toggle's hooks."""
+    setattr(server_args, ATTRIBUTE, config)
+    if config is not None:
+        check_support(server_args, config)
+        enable()
+
+
+def exit_with(error: Exception) -> NoReturn:
+    """End a command-line launch with one line. The host's loader swallows exceptions, not exits."""
+    print(f"spec-toggle: error: {error}", file=sys.stderr, flush=True)
+    raise SystemExit(2)

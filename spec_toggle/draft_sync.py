@@ -1,0 +1,200 @@
+"""Keeping the draft model's KV cache in step with tokens that plain steps produce."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+from sglang.srt.model_executor.forward_batch_info import (
+    CaptureHiddenMode,
+    ForwardBatch,
+    ForwardMode,
+)
+from sglang.srt.speculative.eagle_info import EagleDraftExtendInput
+from sglang.srt.speculative.spec_utils import renorm_draft_probs
+from sglang.srt.utils.common import fast_topk
+
+from spec_toggle.compat import draft_contexts, replaced
+
+# The KV pool's padding slot: what is written there is never read.
+DUMMY_SLOT = 0
+
+
+class DraftSync(Protocol):
+    def after_plain_step(self, batch: Any, result: Any) -> None:
+        """``result`` is the plain step's; its next draft input may be completed here."""
+
+    def before_round(self, batch: Any) -> None:
+        """Make ``batch.spec_info`` a draft input that upstream's round can start from."""
+
+    def after_prefill(self, batch: Any) -> None:
+        """A prefill has synced the draft for every request of ``batch``."""
+
+
+class EagerSync:
+    """One draft-extend per plain step: always warm, a draft forward per token."""
+
+    def __init__(self, worker: Any) -> None:
+        self._worker = worker
+
+    def after_plain_step(self, batch: Any, result: Any) -> None:
+        draft = self._worker.draft_worker
+        slots = self._worker.req_to_token_pool.req_to_token[
+            batch.req_pool_indices.long(), batch.seq_lens.long()
+        ].to(torch.int64)
+        with (
+            draft_contexts(self._worker),
+            replaced(draft, speculative_num_draft_tokens=1),
+            replaced(batch, **_extend_fields(batch, slots)),
+        ):
+            draft._draft_extend_for_decode(batch, result)
+
+    def before_round(self, batch: Any) -> None: ...
+
+    def after_prefill(self, batch: Any) -> None: ...
+
+
+class RecentTokens:
+    """The last ``window`` plain tokens of each request, with the target's hidden states.
+
+    Rows are request-pool indices, so entries need not move when batches merge or shrink. A token at
+    position p lives in column p % window. ``pending`` counts, on the host and from the batch
+    alone, the tokens whose draft KV is not written.
+    """
+
+    def __init__(self, max_requests: int, window: int) -> None:
+        self.window = window
+        self._max_requests = max_requests
+        self._hidden: torch.Tensor | None = None
+        self._tokens: torch.Tensor | None = None
+        self.pending = torch.zeros(max_requests, dtype=torch.int64)
+
+    def push(self, batch: Any, hidden: torch.Tensor, tokens: torch.Tensor) -> None:
+        """hidden: [batch, aux width]; tokens: int64 [batch], the token after each position."""
+        if self._hidden is None or self._tokens is None:
+            size = (self._max_requests, self.window)
+            # Zeros: rows with nothing pending are gathered too, and must be finite.
+            self._hidden = hidden.new_zeros((*size, hidden.shape[-1]))
+            self._tokens = tokens.new_zeros(size)
+        rows, columns = batch.req_pool_indices.long(), batch.seq_lens.long() % self.window
+        self._hidden[rows, columns] = hidden
+        self._tokens[rows, columns] = tokens
+        host_rows = batch.req_pool_indices_cpu.long()
+        self.pending[host_rows] = (self.pending[host_rows] + 1).clamp(max=self.window)
+
+    def gather(
+        self, rows: torch.Tensor, positions: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Hidden states [n, aux width] and following tokens int64 [n] at ``positions``."""
+        assert self._hidden is not None and self._tokens is not None
+        columns = positions % self.window
+        return self._hidden[rows, columns], self._tokens[rows, columns]
+
+
+class WindowSync:
+    """Writes the draft KV of a request's last plain tokens in one draft-extend, before a round.
+
+    With a window of one this is sync ``off``: the draft continues over a hole, from a valid state.
+    """
+
+    def __init__(self, worker: Any, window: int = 1) -> None:
+        self._worker = worker
+        self._recent = RecentTokens(worker.req_to_token_pool.req_to_token.shape[0], window)
+
+    def after_plain_step(self, batch: Any, result: Any) -> None:
+        self._recent.push(batch, result.logits_output.hidden_states, result.next_token_ids)
+
+    def after_prefill(self, batch: Any) -> None:
+        self._recent.pending[batch.req_pool_indices_cpu.long()] = 0
+
+    def before_round(self, batch: Any) -> None:
+        host_rows = batch.req_pool_indices_cpu.long()
+        pending = self._recent.pending[host_rows]
+        if not bool(pending.any()):
+            return
+        extended = self._extend(batch, pending)
+        draft_input = batch.spec_info
+        stale = (pending > 0).to(batch.device, non_blocking=True).unsqueeze(1)
+        for name, fresh in extended.items():
+            setattr(draft_input, name, torch.where(stale, fresh, getattr(draft_input, name)))
+        self._recent.pending[host_rows] = 0
+
+    def _extend(self, batch: Any, pending: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Run the draft over each request's pending positions; pending: int64 [batch], host.
+
+        Requests with nothing pending run one row into the dummy slot: every row of an extend
+        needs a length.
+        """
+        runner = self._worker.draft_worker.draft_runner
+        lengths = pending.clamp(min=1)
+        total = int(lengths.sum())
+        index = torch.repeat_interleave(torch.arange(len(lengths)), lengths)
+        offset = torch.arange(total) - (lengths.cumsum(0) - lengths)[index] - lengths[index]
+        meta = torch.stack((index, offset, (pending > 0)[index].long())).to(batch.device)
+        rows = batch.req_pool_indices.long()[meta[0]]
+        positions = batch.seq_lens.long()[meta[0]] + meta[1]
+        hidden, tokens = self._recent.gather(rows, positions)
+        slots = self._worker.req_to_token_pool.req_to_token[rows, positions].to(torch.int64)
+        fields = _extend_fields(batch, torch.where(meta[2] > 0, slots, DUMMY_SLOT))
+        fields.update(
+            input_ids=tokens,
+            spec_info=EagleDraftExtendInput(
+                hidden_states=hidden, num_tokens_per_req=1, num_tokens_for_logprob_per_req=1
+            ),
+            forward_mode=ForwardMode.EXTEND,
+            extend_num_tokens=total,
+            **_lengths(batch, lengths),
+        )
+        with draft_contexts(self._worker), replaced(batch, **fields):
+            forward_batch = ForwardBatch.init_new(
+                batch,
+                runner,
+                capture_hidden_mode=CaptureHiddenMode.LAST,
+                return_hidden_states_before_norm=False,
+            )
+            forward_batch.return_logprob = False
+            output = runner.forward(forward_batch).logits_output
+        return self._draft_state(batch, output)
+
+    def _draft_state(self, batch: Any, output: Any) -> dict[str, torch.Tensor]:
+        """The draft state a round starts from, as upstream's draft-extend leaves it."""
+        logits = output.next_token_logits
+        if self._worker.topk == 1:
+            topk_index = torch.argmax(logits, dim=-1, keepdim=True)
+            topk_p = torch.ones_like(topk_index, dtype=torch.float32)
+        else:
+            probs = renorm_draft_probs(logits, batch.sampling_info, False)
+            topk_p, topk_index = fast_topk(probs, self._worker.topk, dim=-1)
+        return {
+            "topk_p": topk_p,
+            "topk_index": topk_index,
+            "hidden_states": output.hidden_states,
+        }
+
+
+def _lengths(batch: Any, lengths: torch.Tensor) -> dict[str, Any]:
+    """Extend and prefix lengths, on the host where the batch keeps host lengths."""
+    if batch.seq_lens_cpu is None:
+        extend = lengths.to(device=batch.device, dtype=torch.int32, non_blocking=True)
+        return {"extend_lens": extend, "prefix_lens": batch.seq_lens.to(torch.int32) - extend}
+    prefix = batch.seq_lens_cpu - lengths
+    return {"extend_lens": lengths.tolist(), "prefix_lens": prefix.tolist()}
+
+
+def _extend_fields(batch: Any, slots: torch.Tensor) -> dict[str, Any]:
+    """Batch fields that a draft-extend rebinds, so that they can be restored after it."""
+    return {
+        "out_cache_loc": slots,
+        "input_ids": batch.input_ids,
+        "spec_info": batch.spec_info,
+        "forward_mode": batch.forward_mode,
+        "extend_lens": batch.extend_lens,
+        "prefix_lens": batch.prefix_lens,
+        "extend_num_tokens": batch.extend_num_tokens,
+        "seq_lens_sum": batch.seq_lens_sum,
+        "extend_logprob_start_lens": None,
+    }
+
+
+def make_draft_sync(kind: str, worker: Any) -> DraftSync:
+    return EagerSync(worker) if kind == "eager" else WindowSync(worker)

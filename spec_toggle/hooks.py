@@ -1,0 +1,107 @@
+"""Every place where the toggle touches SGLang, in one table: target, kind, handler, why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from spec_toggle import accounting, adapters
+
+
+@dataclass(frozen=True)
+class Hook:
+    """``kind`` is a ``HookType`` name of the host. ``parameters`` must exist on the target."""
+
+    target: str
+    kind: str
+    handler: Callable[..., Any]
+    why: str
+    parameters: tuple[str, ...] = ()
+
+
+SERVER_ARGS = "sglang.srt.server_args.ServerArgs"
+SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
+EAGLE_WORKER = "sglang.srt.speculative.eagle_worker_v2.EAGLEWorkerV2"
+COMPONENTS = "sglang.srt.managers.scheduler_components"
+REPORTER = f"{COMPONENTS}.metrics_reporter.SchedulerMetricsReporter"
+
+# Installed whenever the plugin is loaded: they only offer the flags.
+FLAG_HOOKS = (
+    Hook(
+        f"{SERVER_ARGS}.add_cli_args",
+        "AFTER",
+        adapters.add_cli_args,
+        "the flags must be on the stock parser",
+        ("parser",),
+    ),
+    Hook(
+        f"{SERVER_ARGS}.from_cli_args",
+        "AROUND",
+        adapters.from_cli_args,
+        "parsed flags are not fields of ServerArgs",
+        ("args",),
+    ),
+)
+
+# Installed only once the toggle is asked for.
+TOGGLE_HOOKS = (
+    Hook(
+        f"{SERVER_ARGS}.check_server_args",
+        "AFTER",
+        adapters.check_server_args,
+        "runs on resolved arguments, before any process is started",
+    ),
+    Hook(
+        "sglang.srt.arg_groups.speculative_hook._handle_eagle_family",
+        "AROUND",
+        adapters.keep_max_running_requests,
+        "the limit of 48 is set here",
+        ("server_args",),
+    ),
+    Hook(
+        f"{SCHEDULER}.__init__",
+        "AFTER",
+        adapters.attach_toggle,
+        "workers and metrics exist after it",
+    ),
+    Hook(
+        f"{SCHEDULER}.run_batch",
+        "BEFORE",
+        adapters.run_batch,
+        "the decision needs the scheduler's queue, and must precede the worker's forward",
+        ("batch",),
+    ),
+    Hook(
+        f"{SCHEDULER}.on_idle",
+        "BEFORE",
+        adapters.on_idle,
+        "an idle server speculates again at once",
+    ),
+    Hook(
+        f"{EAGLE_WORKER}.forward_batch_generation",
+        "AROUND",
+        adapters.forward_batch_generation,
+        "one call per iteration, after the scheduler snapshots the batch it shares",
+        ("batch", "on_publish", "grammar_barrier"),
+    ),
+    Hook(
+        f"{COMPONENTS}.batch_result_processor.SchedulerBatchResultProcessor._resolve_spec_v2_tokens",
+        "AROUND",
+        accounting.resolve_tokens,
+        "counts every result as a verified round",
+        ("result", "batch"),
+    ),
+    Hook(
+        f"{REPORTER}.update_spec_metrics",
+        "AROUND",
+        accounting.update_spec_metrics,
+        "accept length is about rounds",
+    ),
+    Hook(
+        f"{REPORTER}.report_decode_stats",
+        "AROUND",
+        accounting.report_decode_stats,
+        "divides by the number of rounds in the interval",
+    ),
+)

@@ -1,0 +1,94 @@
+"""Checking the hook table against the installed SGLang, and installing it."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import multiprocessing
+import pkgutil
+import sys
+from collections.abc import Iterable
+
+from spec_toggle import args
+from spec_toggle.config import ConfigError
+from spec_toggle.hooks import TOGGLE_HOOKS, Hook
+
+
+def find_problems(hooks: Iterable[Hook]) -> list[str]:
+    """What keeps ``hooks`` from fitting the installed SGLang: targets or parameters missing."""
+    problems = []
+    for hook in hooks:
+        try:
+            target = pkgutil.resolve_name(hook.target)
+        except (ImportError, AttributeError) as error:
+            problems.append(f"{hook.target} is missing ({error})")
+            continue
+        known = inspect.signature(target).parameters
+        problems += [
+            f"{hook.target} has no parameter {name!r}"
+            for name in hook.parameters
+            if name not in known
+        ]
+    return problems
+
+
+def check_contract() -> None:
+    """Raise ConfigError unless every hook of the toggle fits the installed SGLang."""
+    from importlib.metadata import version
+
+    problems = find_problems(TOGGLE_HOOKS)
+    if problems:
+        raise ConfigError(
+            f"--enable-dynamic-spec does not fit SGLang {version('sglang')}: "
+            f"{'; '.join(problems)}. Install a supported release (0.5.23), or remove the flag."
+        )
+
+
+def register(hooks: Iterable[Hook]) -> None:
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    for hook in hooks:
+        registered = [handler for _, handler, _ in HookRegistry._hooks.get(hook.target, ())]
+        if hook.handler not in registered:
+            HookRegistry.register(hook.target, hook.handler, HookType[hook.kind])
+
+
+def check_landed(hooks: Iterable[Hook]) -> None:
+    """Raise ConfigError for a hook that the host did not apply: it only logs such failures."""
+    from sglang.srt.plugins.hook_registry import HookRegistry
+
+    lost = [hook.target for hook in hooks if hook.target not in HookRegistry._patched]
+    if lost:
+        raise ConfigError(
+            f"--enable-dynamic-spec: SGLang did not apply the hook on {lost[0]}. "
+            "See the log above for the reason, or remove the flag."
+        )
+
+
+def enable_toggle() -> None:
+    """Install the toggle's hooks in this process. Raises ConfigError if one does not fit."""
+    from sglang.srt.plugins.hook_registry import HookRegistry
+
+    check_contract()
+    register(TOGGLE_HOOKS)
+    HookRegistry.apply_hooks()
+    check_landed(TOGGLE_HOOKS)
+
+
+def accept_engine_keywords() -> None:
+    """Let ``Engine(enable_dynamic_spec=True, …)`` build its ServerArgs with our keywords.
+
+    ``ServerArgs`` is a C-level record that rejects unknown keywords and whose constructor cannot be
+    wrapped; the Engine class names its constructor in an attribute, which is set here.
+    """
+    name = "sglang.srt.entrypoints.engine"
+    if multiprocessing.parent_process() is not None and name not in sys.modules:
+        return  # a worker process without an Engine
+    engine = importlib.import_module(name).Engine
+    original = engine.server_args_class
+    if not isinstance(original, type):
+        return  # done before
+    engine.server_args_class = staticmethod(
+        functools.partial(args.from_keywords, original, enable_toggle)
+    )

@@ -1,0 +1,128 @@
+"""One ordinary decode iteration on a speculative server: strip, forward, restore, report."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from sglang.kernels.ops.speculative.cache_locs import assign_extend_cache_locs_uniform_func
+from sglang.srt.managers.utils import GenerationBatchResult
+from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode, ForwardBatch
+from sglang.srt.speculative.eagle_info import EagleDraftInput
+from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
+
+from spec_toggle.compat import replaced
+
+# Marks a result that holds no verified round; see ``accounting``.
+PLAIN_RESULT = "is_plain_step"
+
+
+@contextlib.contextmanager
+def stripped(batch: Any, slots: torch.Tensor) -> Iterator[None]:
+    """Make a speculative decode batch an ordinary one for the block, then restore it.
+
+    A speculative batch counts committed tokens whose KV is written; the bonus token is pending. An
+    ordinary decode batch counts the token it is about to write too, so lengths grow by one.
+
+    slots: int64 [batch], the KV slot of each request's pending token.
+    """
+    cpu_lengths = batch.seq_lens_cpu
+    with replaced(
+        batch,
+        spec_info=None,
+        spec_algorithm=SpeculativeAlgorithm.NONE,
+        input_ids=batch.spec_info.bonus_tokens.to(torch.int64),
+        out_cache_loc=slots,
+        seq_lens=batch.seq_lens + 1,
+        seq_lens_cpu=None if cpu_lengths is None else cpu_lengths + 1,
+        seq_lens_sum=None if cpu_lengths is None else int(cpu_lengths.sum()) + len(cpu_lengths),
+    ):
+        yield
+
+
+class PlainStep:
+    """Decodes one token per request in the KV slots that the speculative path has reserved."""
+
+    def __init__(self, worker: Any) -> None:
+        self._worker = worker
+        self._target = worker.target_worker
+
+    def run(
+        self,
+        batch: Any,
+        on_publish: Callable[[torch.Tensor], None] | None,
+        grammar_barrier: Callable[[], None] | None,
+    ) -> Any:
+        """Forward the target natively and sample.
+
+        ``batch``: a ``ScheduleBatch`` in decode mode with an ``EagleDraftInput``; unchanged on
+        return. The result reads like a round that accepted no draft: ``next_token_ids`` int64
+        [batch] with stride 1, ``accept_lens`` int32 ones, ``logits_output.hidden_states``
+        [batch, aux width], and the draft input of the batch with the new bonus tokens.
+        """
+        runner = self._target.model_runner
+        draft_input = batch.spec_info
+        with stripped(batch, self.slots(batch)):
+            forward_batch = ForwardBatch.init_new(
+                batch,
+                runner,
+                capture_hidden_mode=CaptureHiddenMode.FULL,
+                return_hidden_states_before_norm=False,
+            )
+            forwarded = self._target.forward_batch_generation(
+                batch=None, forward_batch=forward_batch, is_verify=True
+            )
+            new_seq_lens = batch.seq_lens
+        if on_publish is not None:
+            on_publish(new_seq_lens)
+        if batch.has_grammar and grammar_barrier is not None:
+            # The previous result's tokens must reach the grammar before its mask is built.
+            grammar_barrier()
+        tokens = runner.sample(forwarded.logits_output, forward_batch).to(torch.int64)
+        return self._result(batch, draft_input, forward_batch, forwarded, tokens, new_seq_lens)
+
+    def slots(self, batch: Any, width: int = 1) -> torch.Tensor:
+        """The first ``width`` reserved KV slots per request, int64 [batch * width]."""
+        return assign_extend_cache_locs_uniform_func(
+            req_pool_indices=batch.req_pool_indices,
+            req_to_token=self._worker.req_to_token_pool.req_to_token,
+            start_offset=batch.seq_lens,
+            batch_size=len(batch.seq_lens),
+            draft_token_num=width,
+            device=batch.device,
+        )
+
+    def _result(
+        self,
+        batch: Any,
+        draft_input: EagleDraftInput,
+        forward_batch: Any,
+        forwarded: Any,
+        tokens: torch.Tensor,
+        new_seq_lens: torch.Tensor,
+    ) -> Any:
+        logits_output = forwarded.logits_output
+        if batch.return_logprob:
+            # A round reports a row of log probabilities per request.
+            logits_output.next_token_logprobs = logits_output.next_token_logprobs.view(-1, 1)
+        result = GenerationBatchResult(
+            logits_output=logits_output,
+            next_token_ids=tokens,
+            can_run_cuda_graph=forwarded.can_run_cuda_graph,
+            speculative_num_draft_tokens=1,
+            accept_lens=torch.ones_like(tokens, dtype=torch.int32),
+            new_seq_lens=new_seq_lens,
+            next_draft_input=EagleDraftInput(
+                topk_p=draft_input.topk_p,
+                topk_index=draft_input.topk_index,
+                hidden_states=draft_input.hidden_states,
+                bonus_tokens=tokens,
+            ),
+            routed_experts_output=forwarded.routed_experts_output,
+            indexer_topk_output=forwarded.indexer_topk_output,
+            extra_keep_alive_refs=[forward_batch],
+        )
+        setattr(result, PLAIN_RESULT, True)
+        return result

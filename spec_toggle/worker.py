@@ -1,0 +1,49 @@
+"""The EAGLE worker wrapper: routes each decode batch to upstream's round or to the plain step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from spec_toggle.controller import Controller
+from spec_toggle.draft_sync import DraftSync, make_draft_sync
+from spec_toggle.load import LoadSample
+from spec_toggle.plain_step import PlainStep
+from spec_toggle.policy import Mode
+
+
+class DynamicSpecWorker:
+    """Lives on one ``EAGLEWorkerV2``; its scheduler asks it before every iteration."""
+
+    def __init__(self, worker: Any, controller: Controller, draft_sync: str) -> None:
+        self.controller = controller
+        self._worker = worker
+        self._plain_step = PlainStep(worker)
+        self._draft_sync: DraftSync = make_draft_sync(draft_sync, worker)
+
+    def begin_iteration(self, batch: Any, queue_length: int) -> None:
+        """Decide the mode before the batch runs. Prefills are upstream's in either mode."""
+        if batch.forward_mode.is_decode():
+            self.controller.begin_iteration(LoadSample(len(batch.reqs), queue_length))
+
+    def forward(
+        self,
+        original: Callable[..., Any],
+        batch: Any,
+        on_publish: Callable[[Any], None] | None = None,
+        grammar_barrier: Callable[[], None] | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """``EAGLEWorkerV2.forward_batch_generation`` of the wrapped worker."""
+        if not batch.forward_mode.is_decode():
+            result = original(
+                batch, on_publish=on_publish, grammar_barrier=grammar_barrier, **kwargs
+            )
+            self._draft_sync.after_prefill(batch)
+            return result
+        if self.controller.mode is Mode.PLAIN:
+            result = self._plain_step.run(batch, on_publish, grammar_barrier)
+            self._draft_sync.after_plain_step(batch, result)
+            return result
+        self._draft_sync.before_round(batch)
+        return original(batch, on_publish=on_publish, grammar_barrier=grammar_barrier, **kwargs)

@@ -1,0 +1,217 @@
+"""The real SGLang scheduler, stepped in the test process: deterministic, one engine at a time."""
+
+from __future__ import annotations
+
+import os
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from spec_toggle.policy import Decision, Mode
+
+Script = Callable[[int], bool]  # decode iteration -> whether it is PLAIN
+
+SPECULATION = {
+    "none": {},
+    "chain": {"num_steps": 3, "eagle_topk": 1, "num_draft_tokens": 4},
+    "tree": {"num_steps": 3, "eagle_topk": 4, "num_draft_tokens": 8},
+}
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """One server: its speculation, schedule and pool. ``sync``: None runs without the toggle."""
+
+    speculation: str = "chain"
+    overlap: bool = True
+    page_size: int = 1
+    sync: str | None = "eager"
+    max_total_tokens: int = 8192
+    max_running_requests: int | None = 16
+    chunked_prefill_size: int = 2048
+    extra: tuple[tuple[str, Any], ...] = ()
+
+
+@dataclass
+class Request:
+    """A prompt, when it arrives (loop iteration), and how it is sampled."""
+
+    prompt: Sequence[int]
+    arrival: int = 0
+    max_new_tokens: int = 30
+    sampling: dict[str, Any] = field(default_factory=dict)
+    logprob: bool = False
+    top_logprobs: int = 0
+    abort_at: int | None = None
+
+
+@dataclass
+class Outcome:
+    """What one request got, read from the scheduler's own request object."""
+
+    tokens: list[int]
+    req: Any
+
+    @property
+    def accept_length(self) -> float:
+        """Tokens per round, over rounds only."""
+        return 1 + self.req.spec_num_correct_drafts / max(1, self.req.spec_verify_ct)
+
+
+class ScriptedPolicy:
+    """Forces the mode of each decode iteration."""
+
+    def __init__(self, is_plain: Script) -> None:
+        self._is_plain = is_plain
+        self.step = 0
+
+    def decide(self, sample: Any) -> Decision:
+        if sample.batch_size == 0:
+            return Decision(Mode.SPEC, "idle")
+        plain = self._is_plain(self.step)
+        self.step += 1
+        return Decision(Mode.PLAIN if plain else Mode.SPEC, "script")
+
+
+class StepEngine:
+    """Builds a scheduler for ``config`` and runs lists of requests through its own event loop."""
+
+    def __init__(self, config: EngineConfig, target: str, draft: str) -> None:
+        from sglang.srt.managers.scheduler import Scheduler
+        from sglang.srt.plugins import load_plugins
+        from sglang.srt.runtime_context import SpawnRanks, publish
+        from sglang.srt.server_args import PortArgs
+
+        load_plugins()
+        self.config = config
+        server_args = self._server_args(config, target, draft)
+        server_args.resolve_once()
+        server_args.check_server_args()
+        publish(server_args, role="scheduler", ranks=SpawnRanks(world_rank=0, gpu_id=0))
+        self.scheduler = Scheduler(server_args, PortArgs.init_new(server_args))
+        self.scheduler.ipc_channels.send_to_detokenizer.send_output = lambda *_, **__: None
+        self.scheduler.ipc_channels.send_to_tokenizer.send_output = lambda *_, **__: None
+        self.initial_free = self.free_tokens()
+        self.on_step: Callable[[int], None] | None = None
+        self._count = 0
+
+    @staticmethod
+    def _server_args(config: EngineConfig, target: str, draft: str) -> Any:
+        from sglang.srt.entrypoints.engine import Engine
+
+        values: dict[str, Any] = {
+            "model_path": target,
+            "device": "cpu",
+            "attention_backend": "intel_amx",
+            "sampling_backend": "pytorch",
+            "grammar_backend": "xgrammar",
+            "dtype": "float32",
+            "disable_overlap_schedule": not config.overlap,
+            "page_size": config.page_size,
+            "max_total_tokens": config.max_total_tokens,
+            "max_running_requests": config.max_running_requests,
+            "chunked_prefill_size": config.chunked_prefill_size,
+            "random_seed": 0,
+            "log_level": "warning",
+            "decode_log_interval": 7,
+            **dict(config.extra),
+        }
+        if config.speculation != "none":
+            values["speculative_algorithm"] = "EAGLE3"
+            values["speculative_draft_model_path"] = draft
+            for name, value in SPECULATION[config.speculation].items():
+                values[f"speculative_{name}"] = value
+            if config.sync is not None:
+                values.update(enable_dynamic_spec=True, dynamic_spec_draft_sync=config.sync)
+        return Engine.server_args_class(**values)
+
+    @property
+    def toggle(self) -> Any:
+        return self.scheduler.model_worker._dynamic_spec
+
+    def free_tokens(self) -> int:
+        """Free plus evictable KV slots: all of the pool when the engine is idle."""
+        scheduler = self.scheduler
+        return int(
+            scheduler.token_to_kv_pool_allocator.available_size()
+            + scheduler.tree_cache.evictable_size()
+        )
+
+    def run(self, requests: Sequence[Request], script: Script | None = None) -> list[Outcome]:
+        """Serve ``requests`` to completion with the modes of ``script``, then drain."""
+        scheduler = self.scheduler
+        if script is not None:
+            self.toggle.controller.policy = ScriptedPolicy(script)
+        reqs: list[Any] = [None] * len(requests)
+        waiting = list(range(len(requests)))
+        iteration = 0
+        idle = 0
+
+        def ingest(*_: Any, **__: Any) -> list[Any]:
+            nonlocal iteration, idle
+            for index in [i for i in waiting if requests[i].arrival <= iteration]:
+                waiting.remove(index)
+                scheduler.process_input_requests([self._tokenized(requests[index])])
+                reqs[index] = scheduler.waiting_queue[-1]
+            for index, request in enumerate(requests):
+                if request.abort_at == iteration and reqs[index] is not None:
+                    self.abort(reqs[index].rid)
+            if self.on_step is not None:
+                self.on_step(iteration)
+            iteration += 1
+            done = not waiting and all(req is not None and req.finished() for req in reqs)
+            idle = idle + 1 if done else 0
+            if idle > 3:  # overlap processes the last results one iteration late
+                scheduler.gracefully_exit = True
+            assert iteration < 20_000, "the engine does not finish"
+            return []
+
+        scheduler.gracefully_exit = False
+        scheduler.ingest_requests = ingest
+        scheduler.run_event_loop()
+        return [Outcome(list(req.output_ids), req) for req in reqs]
+
+    def abort(self, rid: str) -> None:
+        from sglang.srt.managers.io_struct import AbortReq
+
+        self.scheduler.abort_request(AbortReq(rid=rid))
+
+    def flush(self) -> None:
+        from sglang.srt.managers.io_struct import FlushCacheReqInput
+
+        self.scheduler.flush_cache_wrapped(FlushCacheReqInput())
+
+    def _tokenized(self, request: Request) -> Any:
+        from sglang.srt.managers.io_struct import TokenizedGenerateReqInput
+        from sglang.srt.sampling.sampling_params import SamplingParams
+
+        self._count += 1
+        params = SamplingParams(
+            max_new_tokens=request.max_new_tokens,
+            **{"temperature": 0, "ignore_eos": True, **request.sampling},
+        )
+        params.normalize(self.scheduler.tokenizer)
+        return TokenizedGenerateReqInput(
+            rid=f"request-{self._count}",
+            input_text="",
+            input_ids=array("q", request.prompt),
+            input_embeds=None,
+            mm_inputs=None,
+            token_type_ids=None,
+            sampling_params=params,
+            return_logprob=request.logprob,
+            logprob_start_len=-1,
+            top_logprobs_num=request.top_logprobs,
+            token_ids_logprob=None,
+            stream=False,
+        )
+
+
+def activate_reference_engine() -> None:
+    """Before SGLang is imported. Threads: two tests' worth of tensors are too small to share."""
+    from spec_toggle.reference.launch import activate
+
+    activate()
+    os.environ["SGLANG_IS_IN_CI"] = "true"  # its own assertions on relayed tokens and lengths
+    os.environ["TORCHDYNAMO_DISABLE"] = "1"  # compiling them would take most of the run
