@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from spec_toggle.plain_step import PLAIN_RESULT
 from spec_toggle.policy import Mode
+
+# Attribute that marks a GenerationBatchResult which holds no verified round.
+PLAIN_RESULT = "is_plain_step"
 
 
 def resolve_tokens(

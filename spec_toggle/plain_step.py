@@ -13,10 +13,8 @@ from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode, Forw
 from sglang.srt.speculative.eagle_info import EagleDraftInput
 from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
+from spec_toggle.accounting import PLAIN_RESULT
 from spec_toggle.compat import replaced
-
-# Marks a result that holds no verified round; see ``accounting``.
-PLAIN_RESULT = "is_plain_step"
 
 
 @contextlib.contextmanager

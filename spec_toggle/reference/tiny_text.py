@@ -106,10 +106,13 @@ def _advance(rng: random.Random, index: int, length: int, noise: float) -> int:
 
 
 def held_out_prompts(n: int, seed: int) -> list[str]:
-    """`n` prompts of 10 to 200 characters, cut from documents without one training sentence."""
+    """`n` prompts of 10 to 200 characters, cut from documents without one training sentence.
+
+    They end with a whole word: after half a word the model has never seen how to go on.
+    """
     rng = random.Random(f"held-out-{seed}")
     texts = [document(rng, 200, held_out=True) for _ in range(n)]
-    return [text[: rng.randint(11, 200)].rstrip() for text in texts]
+    return [text[: rng.randint(24, 200)].rsplit(" ", 1)[0] for text in texts]
 
 
 def train_tokenizer(texts: list[str]) -> Tokenizer:

@@ -15,8 +15,8 @@ Progress = Callable[[str, int, int], None]
 DRAFT_STEPS = 3
 # (sequence length, sequences a step, steps): long sequences come last, because they cost more a
 # token and only teach that a lookup still works over a distance.
-TARGET_PLAN = ((128, 8, 150), (512, 3, 35))
-DRAFT_PLAN = ((128, 8, 120),)
+TARGET_PLAN = ((128, 8, 120), (512, 3, 35))
+DRAFT_PLAN = ((128, 8, 110),)
 _STEP_WEIGHTS = (1.0, 0.8, 0.64)
 
 
@@ -98,7 +98,7 @@ class TokenSource:
 
 def train_target(target: Target, source: TokenSource, progress: Progress) -> None:
     total = sum(steps for _, _, steps in TARGET_PLAN)
-    optimizer = Muon(target, total, matrix_lr=0.03, other_lr=0.006)
+    optimizer = Muon(target, total, matrix_lr=0.03, other_lr=0.01)
     done = 0
     for length, rows, steps in TARGET_PLAN:
         for _ in range(steps):
@@ -119,7 +119,7 @@ def train_draft(
     `hot` holds the target ids of the draft's vocabulary.
     """
     total = sum(steps for _, _, steps in DRAFT_PLAN)
-    optimizer = Muon(draft, total, matrix_lr=0.03, other_lr=0.006)
+    optimizer = Muon(draft, total, matrix_lr=0.03, other_lr=0.01)
     done = 0
     for length, rows, steps in DRAFT_PLAN:
         for _ in range(steps):

@@ -1,5 +1,6 @@
 """Step tables: batch size in, mode and reason out."""
 
+import itertools
 import random
 
 import pytest
@@ -45,7 +46,7 @@ def test_flapping_load_switches_at_most_once_per_dwell() -> None:
     random_load = random.Random(0)
     policy = ThresholdPolicy(threshold=8, resume_at=8, dwell=10)
     seen = modes(policy, [random_load.randint(1, 9) for _ in range(2000)])
-    switches = sum(a is not b for a, b in zip(seen, seen[1:], strict=False))
+    switches = sum(a is not b for a, b in itertools.pairwise(seen))
     assert 0 < switches <= 2 * 2000 / 10
 
 

@@ -39,7 +39,7 @@ def test_environment_puts_the_stand_in_first_and_only_once():
     assert launch.reference_environment(first) == first
     assert first["SGLANG_USE_CPU_ENGINE"] == "1" and launch.is_requested(first)
     assert not launch.is_requested({})
-    assert first["OMP_NUM_THREADS"] == "1"
+    assert first["OMP_NUM_THREADS"] == first["TORCHDYNAMO_DISABLE"] == "1"
     assert launch.reference_environment({"OMP_NUM_THREADS": "4"})["OMP_NUM_THREADS"] == "4"
 
 

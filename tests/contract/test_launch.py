@@ -1,0 +1,126 @@
+"""The flags on SGLang's own parser, and the refusals at launch."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.engine.harness import activate_reference_engine
+
+activate_reference_engine()
+
+BASE = ["--model-path", "dummy", "--enable-dynamic-spec"]
+EAGLE = [*BASE, "--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", "draft"]
+
+
+@pytest.fixture(autouse=True)
+def plugin() -> Iterator[None]:
+    from sglang.srt.plugins import load_plugins
+
+    load_plugins()
+    yield
+    os.environ.pop("SPEC_TOGGLE_CONFIG", None)
+
+
+def parse(argv: list[str]) -> Any:
+    from sglang.srt.server_args import prepare_server_args
+
+    return prepare_server_args(argv)
+
+
+def test_help_lists_the_flags(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse(["--help"])
+    shown = capsys.readouterr().out
+    for flag in ("enable-dynamic-spec", *(f"dynamic-spec-{name}" for name in NAMES)):
+        assert f"--{flag}" in shown
+
+
+NAMES = ("threshold", "hysteresis", "dwell", "draft-sync", "config")
+
+
+def test_flags_reach_the_configuration(tmp_path: Path) -> None:
+    path = tmp_path / "c.toml"
+    path.write_text("[dynamic_spec]\nthreshold = 5\ndwell = 2\n")
+    args = parse([*EAGLE, "--dynamic-spec-config", str(path), "--dynamic-spec-threshold", "6"])
+    config = args._dynamic_spec_config
+    assert (config.threshold, config.dwell, config.resume_at) == (6, 2, 6)
+
+
+def test_engine_takes_keywords() -> None:
+    from sglang.srt.entrypoints.engine import Engine
+
+    args = Engine.server_args_class(
+        model_path="dummy",
+        speculative_algorithm="EAGLE3",
+        speculative_draft_model_path="draft",
+        enable_dynamic_spec=True,
+        dynamic_spec_threshold=3,
+    )
+    assert args._dynamic_spec_config.threshold == 3
+    with pytest.raises(ValueError, match="needs an EAGLE draft"):
+        Engine.server_args_class(model_path="dummy", enable_dynamic_spec=True)
+
+
+@pytest.mark.parametrize(
+    ("argv", "parts"),
+    [
+        (BASE, ["no --speculative-algorithm", "EAGLE3"]),
+        ([*BASE, "--speculative-algorithm", "NGRAM"], ["'NGRAM'", "EAGLE3"]),
+        ([*BASE, "--speculative-algorithm", "EAGLE3"], ["--speculative-draft-model-path"]),
+        (
+            [
+                *BASE,
+                "--speculative-algorithm",
+                "EAGLE3",
+                "--speculative-draft-model-path",
+                "/no/such/draft",
+            ],
+            ["/no/such/draft", "no such folder"],
+        ),
+        ([*EAGLE, "--speculative-adaptive"], ["--speculative-adaptive", "decide"]),
+        ([*EAGLE, "--attn-dp-size", "2"], ["--attn-dp-size 2", "disagree"]),
+        ([*EAGLE, "--pp-size", "2"], ["--pp-size 2"]),
+        ([*EAGLE, "--enable-multi-layer-eagle"], ["--enable-multi-layer-eagle"]),
+        ([*EAGLE, "--enable-two-batch-overlap"], ["--enable-two-batch-overlap"]),
+        ([*EAGLE, "--disaggregation-mode", "prefill"], ["--disaggregation-mode prefill"]),
+        ([*EAGLE, "--dynamic-spec-threshold", "-3"], ["threshold -3", "from 0"]),
+        ([*EAGLE, "--dynamic-spec-dwell", "0"], ["dwell 0", "from 1"]),
+        ([*EAGLE, "--dynamic-spec-config", "absent.toml"], ["absent.toml", "cannot be read"]),
+        (
+            ["--model-path", "dummy", "--dynamic-spec-dwell", "3"],
+            ["--dynamic-spec-dwell 3", "--enable-dynamic-spec"],
+        ),
+    ],
+)
+def test_refusals_stop_the_launch_with_one_line(
+    argv: list[str], parts: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        parse(argv)
+    assert stopped.value.code == 2
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert len(lines) == 1 and lines[0].startswith("spec-toggle: error: ")
+    assert all(part in lines[0] for part in parts), lines[0]
+
+
+def test_unknown_draft_sync_is_refused_by_the_parser(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        parse([*EAGLE, "--dynamic-spec-draft-sync", "lazy"])
+    assert stopped.value.code == 2
+    assert "lazy" in capsys.readouterr().err
+
+
+def test_an_sglang_that_does_not_fit_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from sglang.srt.speculative.eagle_worker_v2 import EAGLEWorkerV2
+
+    monkeypatch.delattr(EAGLEWorkerV2, "forward_batch_generation")
+    with pytest.raises(SystemExit) as stopped:
+        parse(EAGLE)
+    assert stopped.value.code == 2
+    message = capsys.readouterr().err
+    assert "does not fit SGLang" in message and "forward_batch_generation is missing" in message
