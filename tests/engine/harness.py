@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from array import array
 from collections.abc import Callable, Sequence
@@ -96,6 +97,18 @@ class StepEngine:
         self.on_step: Callable[[int], None] | None = None
         self._count = 0
 
+    def close(self) -> None:
+        """Drop the process groups, so that this process can build another engine."""
+        from sglang.srt.distributed.parallel_state import (
+            destroy_distributed_environment,
+            destroy_model_parallel,
+        )
+
+        destroy_model_parallel()
+        destroy_distributed_environment()
+        del self.scheduler
+        gc.collect()
+
     @staticmethod
     def _server_args(config: EngineConfig, target: str, draft: str) -> Any:
         from sglang.srt.entrypoints.engine import Engine
@@ -170,7 +183,7 @@ class StepEngine:
         scheduler.gracefully_exit = False
         scheduler.ingest_requests = ingest
         scheduler.run_event_loop()
-        return [Outcome(list(req.output_ids), req) for req in reqs]
+        return [Outcome(list(req.output_ids_through_stop), req) for req in reqs]
 
     def abort(self, rid: str) -> None:
         from sglang.srt.managers.io_struct import AbortReq
@@ -209,9 +222,13 @@ class StepEngine:
 
 
 def activate_reference_engine() -> None:
-    """Before SGLang is imported. Threads: two tests' worth of tensors are too small to share."""
-    from spec_toggle.reference.launch import activate
-
-    activate()
+    """Before SGLang is imported. One thread: the tensors are too small to share between cores."""
+    os.environ["OMP_NUM_THREADS"] = "1"
     os.environ["SGLANG_IS_IN_CI"] = "true"  # its own assertions on relayed tokens and lengths
     os.environ["TORCHDYNAMO_DISABLE"] = "1"  # compiling them would take most of the run
+    import torch
+
+    from spec_toggle.reference.launch import activate
+
+    torch.set_num_threads(1)
+    activate()

@@ -1,0 +1,1 @@
+"""Serving benchmarks of the toggle; see README.md in this folder."""

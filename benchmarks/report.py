@@ -1,0 +1,246 @@
+"""``python3 -m benchmarks.report FILE...``: tables on stdout, a plot per file, and the bars."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Bar:
+    """``arm`` must reach ``ratio`` of ``reference`` in output tok/s, at ``levels`` (None: all)."""
+
+    arm: str
+    reference: str
+    ratio: float
+    levels: tuple[int, ...] | None
+
+
+BARS = (
+    Bar("forced_plain_off", "none", 0.99, (64, 128, 256)),
+    Bar("toggle", "envelope", 0.98, None),
+)
+PLOTTED = {"none": "o-", "static": "s-", "adaptive": "^-", "toggle": "D-", "envelope": "k--"}
+
+
+class Result:
+    """One result file, asked by arm and concurrency."""
+
+    def __init__(self, document: dict[str, Any], name: str) -> None:
+        self.name = name
+        self.provenance: dict[str, Any] = document["provenance"]
+        self.arms: dict[str, Any] = document["arms"]
+        sessions = document.get("sessions", [self.provenance])
+        # In order, without repetitions: sessions of different code must be seen to be that.
+        self.commits = list(dict.fromkeys(_commit(session) for session in sessions))
+
+    @classmethod
+    def read(cls, path: Path) -> Result:
+        return cls(json.loads(path.read_text()), path.stem)
+
+    @property
+    def levels(self) -> list[int]:
+        return sorted({int(n) for arm in self.arms.values() for n in arm.get("levels", {})})
+
+    def entry(self, arm: str, level: int) -> dict[str, Any] | None:
+        found: dict[str, Any] | None = self.arms.get(arm, {}).get("levels", {}).get(str(level))
+        return found
+
+    def rate(self, arm: str, level: int) -> float | None:
+        """Output tok/s; ``envelope`` is the better of none and static, once both are known."""
+        if arm == "envelope":
+            both = [self.rate("none", level), self.rate("static", level)]
+            return None if None in both else max(rate for rate in both if rate is not None)
+        entry = self.entry(arm, level)
+        return None if entry is None else float(entry["output_tok_s"])
+
+    def plain_reference(self, arm: str, level: int) -> str:
+        """``none``, or ``none_again`` if only that ran in the session that measured ``arm``.
+
+        A machine drifts by more than the bar between two sessions.
+        """
+        entry = self.entry(arm, level) or {}
+        sessions = {
+            name: (self.entry(name, level) or {}).get("session", -1)
+            for name in ("none", "none_again")
+        }
+        wanted = entry.get("session")
+        is_again = sessions["none"] != wanted and sessions["none_again"] == wanted
+        return "none_again" if is_again else "none"
+
+    def ratio(self, arm: str, reference: str, level: int) -> float | None:
+        if reference == "none" and arm.startswith("forced_plain"):
+            reference = self.plain_reference(arm, level)
+        above, below = self.rate(arm, level), self.rate(reference, level)
+        return above / below if above and below else None
+
+
+def _commit(session: dict[str, Any]) -> str:
+    return f"{str(session['commit'])[:12]}{' (dirty)' if session['dirty'] else ''}"
+
+
+def checks(result: Result) -> Iterator[tuple[Bar, int, float]]:
+    """Every bar at every level where both of its sides are measured, with the ratio reached."""
+    for bar in BARS:
+        for level in bar.levels or result.levels:
+            ratio = result.ratio(bar.arm, bar.reference, level)
+            if ratio is not None:
+                yield bar, level, ratio
+
+
+def _table(head: list[str], rows: list[list[str]]) -> str:
+    lines = [head, ["---:"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+
+
+def _number(value: float | None, digits: int = 0) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def throughput_table(result: Result) -> str:
+    """Output tok/s of the arms a user may choose between, and what the toggle makes of them."""
+    arms = ("none", "static", "adaptive", "toggle")
+    head = ["concurrency"]
+    for arm in arms:
+        head += [arm] if arm == "none" else [arm, f"{arm} / none"]
+    rows = []
+    for level in result.levels:
+        cells = [str(level)]
+        for arm in arms:
+            cells.append(_number(result.rate(arm, level)))
+            if arm != "none":
+                cells.append(_number(result.ratio(arm, "none", level), 2))
+        envelope = result.rate("envelope", level)
+        cells += [_number(envelope), _number(result.ratio("toggle", "envelope", level), 3)]
+        rows.append(cells)
+    return _table([*head, "envelope", "toggle / envelope"], rows)
+
+
+def off_tax_table(result: Result) -> str:
+    """Forced-plain servers against one without speculation, and that one against itself later."""
+    arms = [a for a in ("forced_plain_off", "forced_plain_eager") if a in result.arms]
+    head = ["concurrency", "none", "none_again", "none_again / none", "compared with"]
+    for arm in arms:
+        head += [arm, "ratio", "TPOT p50 ratio"]
+    rows = []
+    for level in result.levels:
+        if not any(result.rate(arm, level) for arm in (*arms, "none_again")):
+            continue
+        reference = result.plain_reference(arms[0], level) if arms else "none"
+        cells = [str(level), _number(result.rate("none", level))]
+        cells += [_number(result.rate("none_again", level))]
+        cells += [_number(result.ratio("none_again", "none", level), 3), reference]
+        for arm in arms:
+            cells += [
+                _number(result.rate(arm, level)),
+                _number(result.ratio(arm, "none", level), 3),
+            ]
+            cells.append(_number(_tpot_ratio(result, arm, level), 3))
+        rows.append(cells)
+    return _table(head, rows)
+
+
+def _tpot_ratio(result: Result, arm: str, level: int) -> float | None:
+    above = result.entry(arm, level) or {}
+    below = result.entry(result.plain_reference(arm, level), level) or {}
+    if not above.get("tpot_ms_p50") or not below.get("tpot_ms_p50"):
+        return None
+    return float(above["tpot_ms_p50"] / below["tpot_ms_p50"])
+
+
+def server_table(result: Result) -> str:
+    head = ["arm", "start s", "GPU GiB", "native graphs s", "native graphs GB", "error"]
+    rows = []
+    for name, arm in result.arms.items():
+        config = arm.get("config", {})
+        numbers = [arm.get("startup_s"), arm.get("gpu_mem_gb")]
+        numbers += [config.get("native_graph_s"), config.get("native_graph_gb")]
+        error = arm.get("error", "").splitlines()
+        rows.append([name, *(_number(n, 1) for n in numbers), error[0] if error else ""])
+    return _table(head, rows)
+
+
+def render(result: Result) -> str:
+    p = result.provenance
+    spec = p["spec"]
+    setting = (
+        f"SGLang {p['sglang']}, {p['gpu']}, {p['attention_backend']}, {p['model']}, EAGLE-3 "
+        f"{spec['steps']}-{spec['topk']}-{spec['draft_tokens']}, accept length "
+        f"{p['simulated_accept'] or 'real'}, {p['input_len']} in / {p['output_len']} out, "
+        f"commit {' and '.join(result.commits)}"
+    )
+    parts = [f"### {result.name}", setting, "Output tok/s:", throughput_table(result)]
+    if any(arm.startswith("forced_plain") or arm == "none_again" for arm in result.arms):
+        parts += ["Cost of the toggle while it is off:", off_tax_table(result)]
+    return "\n\n".join([*parts, "Servers:", server_table(result)])
+
+
+def render_checks(result: Result) -> tuple[str, bool]:
+    """The bars as a table, and whether all hold; a file that measures none of them fails."""
+    rows, passed = [], []
+    for bar, level, ratio in checks(result):
+        passed.append(ratio >= bar.ratio)
+        verdict = "ok" if passed[-1] else "MISSED"
+        rows.append([f"{bar.arm} / {bar.reference}", str(level), f"{ratio:.3f}"])
+        rows[-1] += [f">= {bar.ratio}", verdict]
+    text = _table(["bar", "concurrency", "reached", "wanted", "verdict"], rows)
+    return text, bool(passed) and all(passed)
+
+
+def plot(result: Result, path: Path) -> bool:
+    """False without matplotlib, which a measuring machine need not have."""
+    try:
+        import matplotlib
+    except ImportError:
+        return False
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(7, 4.5))
+    for arm, style in PLOTTED.items():
+        points = [(n, rate) for n in result.levels if (rate := result.rate(arm, n)) is not None]
+        if points:
+            axes.plot(*zip(*points, strict=True), style, label=arm, markersize=4)
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(result.levels, [str(level) for level in result.levels])
+    axes.set_xlabel("concurrency")
+    axes.set_ylabel("output tokens / s")
+    axes.set_ylim(bottom=0)
+    axes.set_title(result.name, fontsize=8)
+    axes.grid(alpha=0.3)
+    axes.legend()
+    figure.savefig(path, dpi=150, bbox_inches="tight")
+    pyplot.close(figure)
+    return True
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python3 -m benchmarks.report", description=__doc__)
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
+    parser.add_argument("--out-dir", type=Path, help="write a PNG plot per file there")
+    parser.add_argument("--check", action="store_true", help="exit 1 when a bar is missed")
+    arguments = parser.parse_args(argv)
+    all_pass = True
+    for path in arguments.files:
+        result = Result.read(path)
+        print(render(result), end="\n\n")
+        if arguments.check:
+            text, passed = render_checks(result)
+            print(
+                text if passed else f"{text}\n\nA bar is missed, or none is measured.", end="\n\n"
+            )
+            all_pass = all_pass and passed
+        if arguments.out_dir is not None:
+            arguments.out_dir.mkdir(parents=True, exist_ok=True)
+            if not plot(result, arguments.out_dir / f"{result.name}.png"):
+                print("no plot: matplotlib is not installed", file=sys.stderr)
+    return 0 if all_pass else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""``python -m spec_toggle.demo``: a real server switches under a load that rises and falls."""

@@ -1,0 +1,53 @@
+"""The arithmetic of a level on synthetic traces, and the prompts' seeds."""
+
+import json
+
+import pytest
+
+from benchmarks.client import Job, Trace, make_bodies, percentile, summarise
+
+
+@pytest.mark.parametrize(
+    ("percent", "expected"), [(0, 1.0), (50, 2.5), (99, 3.97), (100, 4.0)], ids=str
+)
+def test_percentile_interpolates(percent: float, expected: float) -> None:
+    assert percentile([4.0, 1.0, 3.0, 2.0], percent) == pytest.approx(expected)
+
+
+def test_percentile_of_nothing_and_of_one() -> None:
+    assert percentile([], 50) is None
+    assert percentile([7.0], 99) == 7.0
+
+
+def test_level_of_two_plain_requests() -> None:
+    traces = [Trace(10.0, 10.2, 11.2, 1, 101), Trace(10.5, 10.9, 12.0, 1, 101)]
+    level = summarise(traces)
+    assert level["output_tok_s"] == pytest.approx(202 / 2.0)
+    assert level["tpot_ms_p50"] == pytest.approx(10.5)
+    assert level["tpot_ms_p99"] == pytest.approx(10.99)
+    assert level["ttft_ms_p50"] == pytest.approx(300)
+    assert (level["requests"], level["output_tokens"], level["wall_s"]) == (2, 202, 2.0)
+    assert level["accept_len"] is None
+    assert level["round_share"] == 0
+
+
+def test_first_event_with_several_tokens_shortens_the_interval() -> None:
+    assert Trace(0.0, 1.0, 2.0, first_tokens=5, tokens=15).tpot_s == pytest.approx(0.1)
+    assert Trace(0.0, 1.0, 1.0, first_tokens=3, tokens=3).tpot_s is None
+
+
+def test_accept_length_counts_rounds_alone() -> None:
+    # 61 tokens: one from the prefill, 10 rounds made 26, plain steps the other 34.
+    level = summarise([Trace(0.0, 0.1, 1.0, 1, 61, rounds=10, correct_drafts=16)])
+    assert level["accept_len"] == pytest.approx(2.6)
+    assert level["round_share"] == pytest.approx(26 / 60, abs=1e-3)
+
+
+def test_prompts_follow_their_seed() -> None:
+    job = Job("http://x", 1, 2, input_len=5, output_len=7, vocab_size=50, seed="a")
+    first, again, other = (make_bodies(job, seed, 2, 7) for seed in ("a", "a", "b"))
+    assert first == again != other
+    body = json.loads(first[0])
+    assert len(body["input_ids"]) == 5 and max(body["input_ids"]) < 50
+    assert body["sampling_params"] == {"temperature": 0, "max_new_tokens": 7, "ignore_eos": True}
+    assert first[0] != first[1]
