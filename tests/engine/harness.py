@@ -165,8 +165,11 @@ class StepEngine:
             nonlocal iteration, idle
             for index in [i for i in waiting if requests[i].arrival <= iteration]:
                 waiting.remove(index)
-                scheduler.process_input_requests([self._tokenized(requests[index])])
-                reqs[index] = scheduler.waiting_queue[-1]
+                tokenized = self._tokenized(requests[index])
+                scheduler.process_input_requests([tokenized])
+                # A request with a grammar waits for its compilation in a queue of its own.
+                queues = (*scheduler.grammar_manager.grammar_queue, *scheduler.waiting_queue)
+                reqs[index] = next(req for req in queues if req.rid == tokenized.rid)
             for index, request in enumerate(requests):
                 if request.abort_at == iteration and reqs[index] is not None:
                     self.abort(reqs[index].rid)
@@ -191,9 +194,7 @@ class StepEngine:
         self.scheduler.abort_request(AbortReq(rid=rid))
 
     def flush(self) -> None:
-        from sglang.srt.managers.io_struct import FlushCacheReqInput
-
-        self.scheduler.flush_cache_wrapped(FlushCacheReqInput())
+        assert self.scheduler.flush_cache()
 
     def _tokenized(self, request: Request) -> Any:
         from sglang.srt.managers.io_struct import TokenizedGenerateReqInput

@@ -17,9 +17,8 @@ from spec_toggle.reference.tiny_pair import TinyPair, build_tiny_pair, held_out_
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-THRESHOLD, DWELL = 2, 4
-STREAMS = 5
-LENGTH = 40
+THRESHOLD, DWELL, STREAMS, LENGTH = 2, 4, 5, 40
+STEPS, RUNNING = ("spec_toggle_iterations_total", "plain"), ("sglang:num_running_reqs", "")
 PROMPTS = held_out_prompts(STREAMS, 23)
 # The last request outlives the others by more than the dwell: SPEC returns before it ends.
 LENGTHS = [*[LENGTH] * (STREAMS - 1), 2 * LENGTH]
@@ -104,13 +103,9 @@ def is_plain(server: Server) -> bool:
     return metrics(server)["spec_toggle_speculating", ""] == 0
 
 
-def running(server: Server) -> float:
-    return metrics(server)["sglang:num_running_reqs", ""]
-
-
 def check_idle_and_right(server: Server, expected: list[list[int]]) -> None:
     """Nothing runs; the cache flushes, which it refuses while requests hold it; output is right."""
-    wait_for(lambda: running(server) == 0, "no running request")
+    wait_for(lambda: metrics(server)[RUNNING] == 0, "no running request")
     post(server, "flush_cache")
     assert generate(server, PROMPTS[0], LENGTH)["output_ids"] == expected[0]
 
@@ -128,9 +123,8 @@ def test_load_switches_to_plain_and_back_with_equal_tokens(
     assert after["spec_toggle_speculating", ""] == 1
     plain_switches = grown["spec_toggle_switches_total", "plain"]
     assert plain_switches == grown["spec_toggle_switches_total", "spec"] >= 1
-    steps = grown["spec_toggle_iterations_total", "plain"]
     plain_tokens = grown["spec_toggle_tokens_total", "plain"]
-    assert steps < plain_tokens <= STREAMS * steps  # one token per request and step
+    assert grown[STEPS] < plain_tokens <= STREAMS * grown[STEPS]  # a token per request and step
     assert grown["spec_toggle_iterations_total", "spec"] >= 1
     # A request's first token comes from its prefill; its last round may accept up to 3 too many.
     decoded = plain_tokens + grown["spec_toggle_tokens_total", "spec"]
@@ -145,9 +139,8 @@ def test_load_switches_to_plain_and_back_with_equal_tokens(
 
 
 def test_effective_configuration_is_logged_once(servers: Servers) -> None:
-    lines = [ln for ln in servers.toggle.log().splitlines() if "Dynamic speculation is on" in ln]
-    assert len(lines) == 1
-    config = json.loads(lines[0][lines[0].index("{") : lines[0].index("}") + 1])
+    (line,) = [ln for ln in servers.toggle.log().splitlines() if "speculation is on" in ln]
+    config = json.loads(line[line.index("{") : line.index("}") + 1])
     assert (config["threshold"], config["dwell"]) == (THRESHOLD, DWELL)
     assert "Dynamic speculation" not in servers.reference.log()
     assert not any(name.startswith("spec_toggle") for name, _ in metrics(servers.reference))
@@ -156,11 +149,12 @@ def test_effective_configuration_is_logged_once(servers: Servers) -> None:
 def test_streamed_chunks_add_up_across_switches(
     servers: Servers, expected: list[list[int]]
 ) -> None:
+    url = f"{servers.toggle.url}/generate"
+
     def stream(prompt: str, length: int) -> list[int]:
         """Concatenates what each chunk, which holds all output so far, adds."""
         joined: list[int] = []
         request = {**body(prompt, length), "stream": True}
-        url = f"{servers.toggle.url}/generate"
         with requests.post(url, json=request, stream=True, timeout=300) as response:
             for line in response.iter_lines():
                 chunk = line.decode().removeprefix("data: ")
@@ -170,10 +164,10 @@ def test_streamed_chunks_add_up_across_switches(
                     joined += so_far[len(joined) :]
         return joined
 
-    before = metrics(servers.toggle)["spec_toggle_switches_total", "plain"]
+    before = metrics(servers.toggle)[STEPS]
     with ThreadPoolExecutor(STREAMS) as pool:
         assert list(pool.map(stream, PROMPTS, LENGTHS)) == expected
-    assert metrics(servers.toggle)["spec_toggle_switches_total", "plain"] > before
+    assert metrics(servers.toggle)[STEPS] > before
 
 
 def test_clients_that_disconnect_leave_nothing_running(
@@ -183,7 +177,7 @@ def test_clients_that_disconnect_leave_nothing_running(
     url = f"{server.url}/generate"
     bodies = [{**body(prompt, 1500), "stream": True} for prompt in PROMPTS]
     streams = [requests.post(url, json=each, stream=True, timeout=300) for each in bodies]
-    wait_for(lambda: is_plain(server) and running(server) > THRESHOLD, "a plain batch")
+    wait_for(lambda: is_plain(server) and metrics(server)[RUNNING] > THRESHOLD, "a plain batch")
     for stream in streams:
         stream.close()
     check_idle_and_right(server, expected)
@@ -196,8 +190,15 @@ def test_pause_and_continue(servers: Servers, expected: list[list[int]], mode: s
         futures = generate_all(server, pool, LENGTHS)
         wait_for(lambda: is_plain(server), "a plain batch")
         post(server, "pause_generation", {"mode": mode})
+        time.sleep(0.5)
+        paused = metrics(server)[STEPS]
+        time.sleep(0.5)
+        assert metrics(server)[STEPS] == paused
+        assert not all(future.done() for future in futures)
         post(server, "continue_generation", {})
         assert tokens(futures) == expected
+    retractions = sum(future.result()["meta_info"]["num_retractions"] for future in futures)
+    assert (retractions > 0) == (mode == "retract")
     check_idle_and_right(server, expected)
 
 
@@ -216,10 +217,10 @@ def test_json_schema_in_both_modes(servers: Servers) -> None:
     choice = {"name": {"enum": ["Ann", "Ben"]}, "color": {"enum": ["red", "blue"]}}
     schema = {"type": "object", "properties": choice, "required": [*choice]}
 
+    given = {"json_schema": json.dumps(schema), "ignore_eos": False}
+
     def constrained(server: Server, prompt: str) -> str:
-        given = {"json_schema": json.dumps(schema), "ignore_eos": False}
-        text: str = generate(server, prompt, 100, **given)["text"]
-        return text
+        return str(generate(server, prompt, 100, **given)["text"])
 
     with ThreadPoolExecutor(STREAMS) as pool:
         crowd = list(pool.map(lambda prompt: constrained(servers.toggle, prompt), PROMPTS))
@@ -233,18 +234,17 @@ def test_json_schema_in_both_modes(servers: Servers) -> None:
 def test_launch_without_an_algorithm_stops_with_one_line(pair: TinyPair) -> None:
     ended = run(server_command(pair.target, ["--enable-dynamic-spec"]))
     assert ended.returncode == 2
-    errors = [ln for ln in ended.stderr.splitlines() if ln.startswith("spec-toggle: error:")]
-    assert len(errors) == 1 and "--speculative-algorithm" in errors[0]
+    (error,) = [ln for ln in ended.stderr.splitlines() if ln.startswith("spec-toggle: error:")]
+    assert "--speculative-algorithm" in error
     assert "Traceback" not in ended.stderr
 
 
 def test_launch_server_help_lists_the_flags(pair: TinyPair) -> None:
     launcher = server_command(pair.target, [])[:3]
-    ended = run([*launcher, launcher[0], "-m", "sglang.launch_server", "--help"])
-    assert ended.returncode == 0
-    assert "--enable-dynamic-spec" in ended.stdout and "--dynamic-spec-dwell" in ended.stdout
+    shown = run([*launcher, launcher[0], "-m", "sglang.launch_server", "--help"]).stdout
+    assert "--enable-dynamic-spec" in shown and "--dynamic-spec-dwell" in shown
 
 
 def run(command: list[str]) -> "subprocess.CompletedProcess[str]":
-    options: dict[str, Any] = {"capture_output": True, "text": True, "timeout": 300}
+    options: Any = {"capture_output": True, "text": True, "timeout": 300}
     return subprocess.run(command, env=server_environment(), check=False, **options)

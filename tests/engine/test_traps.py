@@ -156,14 +156,16 @@ def test_trap_9_chunked_prefill_in_flight_at_a_switch(engines: Engines, encode: 
 
 @pytest.mark.parametrize("sync", ["eager", "off"])
 def test_trap_10_retraction_around_switches(
-    sync: str, engines: Engines, prompts: list[list[int]]
+    sync: str, engines: Engines, prompts: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    requests = [Request(prompt, max_new_tokens=60) for prompt in prompts[:8]]
+    # Admit as if no request were to grow.
+    monkeypatch.setattr("sglang.srt.managers.schedule_policy.CLIP_MAX_NEW_TOKENS", 1)
+    requests = [
+        Request(prompt, arrival=2 * index, max_new_tokens=60)
+        for index, prompt in enumerate(prompts[:10])
+    ]
     expected = tokens(engines.reference(requests))
-    config = EngineConfig(
-        "chain", sync=sync, max_total_tokens=420, extra=(("schedule_conservativeness", 0.1),)
-    )
-    engine = engines.get(config)
+    engine = engines.get(EngineConfig("chain", sync=sync, max_total_tokens=420))
     outcomes = engine.run(requests, alternate(4))
     assert sum(o.req.retraction_count for o in outcomes) > 0, "the pool was not too small"
     assert tokens(outcomes) == expected
@@ -268,7 +270,7 @@ def test_trap_16_grammar(config: EngineConfig, engines: Engines, encode: Encode)
 
 @pytest.mark.parametrize(
     "penalty",
-    [{"frequency_penalty": 0.9}, {"presence_penalty": 0.9}, {"repetition_penalty": 1.4}],
+    [{"frequency_penalty": 2.0}, {"presence_penalty": 2.0}, {"repetition_penalty": 2.0}],
     ids=lambda p: next(iter(p)),
 )
 def test_trap_17_penalties_in_plain_steps(
@@ -279,9 +281,9 @@ def test_trap_17_penalties_in_plain_steps(
     Upstream's rounds relax penalties (one token per round is counted), so only plain runs compare.
     Without overlap, because with it both servers see each penalty a step late.
     """
-    requests = [Request(p, max_new_tokens=25, sampling=penalty) for p in prompts[:3]]
+    requests = [Request(p, max_new_tokens=150, sampling=penalty) for p in prompts[:3]]
     expected = engines.reference(requests, EngineConfig("none", overlap=False, sync=None))
-    unpenalised = engines.reference([Request(p, max_new_tokens=25) for p in prompts[:3]])
+    unpenalised = engines.reference([Request(p, max_new_tokens=150) for p in prompts[:3]])
     assert tokens(expected) != tokens(unpenalised)
     assert tokens(engines.get(CHAIN_NORMAL).run(requests, plain)) == tokens(expected)
 
