@@ -9,14 +9,11 @@ from collections.abc import Callable
 from typing import Any
 
 from spec_toggle import args
-from spec_toggle.config import ConfigError, DynamicSpecConfig
+from spec_toggle.config import ENVIRONMENT, ConfigError, DynamicSpecConfig
 from spec_toggle.controller import Controller
 from spec_toggle.support import check_support
 
 logger = logging.getLogger(__name__)
-
-# Carries the configuration from the launching process to the scheduler processes it starts.
-ENVIRONMENT = "SPEC_TOGGLE_CONFIG"
 
 
 def config_from_environment() -> DynamicSpecConfig | None:
@@ -69,7 +66,6 @@ def keep_max_running_requests(original: Callable[..., None], server_args: Any) -
 
 def attach_toggle(result: None, scheduler: Any, *_: Any, **__: Any) -> None:
     """Give the scheduler's EAGLE worker its toggle, once all workers exist."""
-    from spec_toggle.metrics import ToggleMetrics
     from spec_toggle.worker import DynamicSpecWorker
 
     del result
@@ -77,15 +73,37 @@ def attach_toggle(result: None, scheduler: Any, *_: Any, **__: Any) -> None:
     if config is None:
         return
     collector = scheduler.metrics_reporter.metrics_collector
-    metrics = None if collector is None else ToggleMetrics(dict(collector.labels))
+    metrics = None
+    if collector is not None:
+        from spec_toggle.metrics import ToggleMetrics
+
+        metrics = ToggleMetrics(dict(collector.labels))
     controller = Controller.from_config(config, metrics)
     worker = scheduler.model_worker
     worker._dynamic_spec = DynamicSpecWorker(worker, controller, config.draft_sync)
+    scheduler.future_map._dynamic_spec_lengths = worker._dynamic_spec.host_lengths
     logger.info(
         "Dynamic speculation is on: %s; max_running_requests=%d",
         config.to_json(),
         scheduler.max_running_requests,
     )
+
+
+def capture_decode_graphs(result: None, worker: Any) -> None:
+    """Beside upstream's captures, so that memory sizing after them sees these too."""
+    from sglang.srt.model_executor.cuda_graph_config import (
+        Backend,
+        Phase,
+        check_cuda_graph_backend,
+    )
+
+    from spec_toggle.decode_graphs import DecodeGraphs
+
+    del result
+    is_disabled = check_cuda_graph_backend(Phase.DECODE, Backend.DISABLED)
+    if config_from_environment() is None or is_disabled or not worker.device.startswith("cuda"):
+        return
+    worker._dynamic_spec_graphs = DecodeGraphs(worker)
 
 
 def run_batch(scheduler: Any, batch: Any, *_: Any, **__: Any) -> None:

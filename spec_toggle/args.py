@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from spec_toggle.config import DRAFT_SYNCS, ConfigError, DynamicSpecConfig, build_config
+from spec_toggle.config import (
+    DRAFT_SYNCS,
+    ENVIRONMENT,
+    ConfigError,
+    DynamicSpecConfig,
+    build_config,
+)
 from spec_toggle.support import check_support
 
 ENABLE = "enable_dynamic_spec"
@@ -112,6 +119,8 @@ def from_keywords(server_args_class: Any, enable: Callable[[], None], **kwargs: 
 def attach(server_args: Any, config: DynamicSpecConfig | None, enable: Callable[[], None]) -> None:
     """Give ``server_args`` its configuration; ``enable`` installs the toggle's hooks."""
     setattr(server_args, ATTRIBUTE, config)
+    # One inherited from another launch must not switch the toggle on in this one's processes.
+    os.environ.pop(ENVIRONMENT, None)
     if config is not None:
         check_support(server_args, config)
         enable()

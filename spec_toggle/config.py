@@ -15,6 +15,8 @@ else:
     import tomli as tomllib
 
 TABLE = "dynamic_spec"
+# Carries the configuration from the launching process to the scheduler processes it starts.
+ENVIRONMENT = "SPEC_TOGGLE_CONFIG"
 DRAFT_SYNCS = ("eager", "off")
 
 

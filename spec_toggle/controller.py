@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from spec_toggle.config import DynamicSpecConfig
 from spec_toggle.load import LoadSample
-from spec_toggle.metrics import ToggleMetrics
 from spec_toggle.policy import Mode, Policy, ThresholdPolicy
+
+if TYPE_CHECKING:
+    from spec_toggle.metrics import ToggleMetrics
 
 logger = logging.getLogger(__name__)
 

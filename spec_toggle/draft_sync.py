@@ -32,20 +32,31 @@ class DraftSync(Protocol):
 
 
 class EagerSync:
-    """One draft-extend per plain step: always warm, a draft forward per token."""
+    """One draft-extend per plain step: always warm, a draft forward per token.
+
+    Upstream's draft-extend graphs have the width of a round. Where they exist the one token is
+    padded to it, since a replay costs less than launching a narrower forward kernel by kernel; what
+    the padding writes lies past the committed length, where refused drafts lie after a round.
+    """
 
     def __init__(self, worker: Any) -> None:
         self._worker = worker
 
     def after_plain_step(self, batch: Any, result: Any) -> None:
         draft = self._worker.draft_worker
-        slots = self._worker.req_to_token_pool.req_to_token[
-            batch.req_pool_indices.long(), batch.seq_lens.long()
-        ].to(torch.int64)
+        has_graphs = draft.cuda_graph_runner_for_draft_extend is not None
+        width = draft.speculative_num_draft_tokens if has_graphs else 1
+        columns = torch.arange(width, device=batch.device)
+        positions = batch.seq_lens.long().unsqueeze(1) + columns
+        table = self._worker.req_to_token_pool.req_to_token
+        slots = table[batch.req_pool_indices.long().unsqueeze(1), positions]
+        output = result.logits_output
         with (
             draft_contexts(self._worker),
-            replaced(draft, speculative_num_draft_tokens=1),
-            replaced(batch, **_extend_fields(batch, slots)),
+            replaced(draft, speculative_num_draft_tokens=width),
+            replaced(batch, **_extend_fields(batch, slots.flatten().to(torch.int64))),
+            replaced(result, next_token_ids=_pad_rows(result.next_token_ids, width)),
+            replaced(output, hidden_states=_pad_rows(output.hidden_states, width)),
         ):
             draft._draft_extend_for_decode(batch, result)
 
@@ -170,6 +181,15 @@ class WindowSync:
             "topk_index": topk_index,
             "hidden_states": output.hidden_states,
         }
+
+
+def _pad_rows(rows: torch.Tensor, width: int) -> torch.Tensor:
+    """[batch, ...] to [batch * width, ...]: each row followed by width - 1 rows of zeros."""
+    if width == 1:
+        return rows
+    padded = rows.new_zeros((rows.shape[0], width, *rows.shape[1:]))
+    padded[:, 0] = rows
+    return padded.flatten(0, 1)
 
 
 def _lengths(batch: Any, lengths: torch.Tensor) -> dict[str, Any]:

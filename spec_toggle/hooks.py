@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from spec_toggle import accounting, adapters
+from spec_toggle import accounting, adapters, host_lengths
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,19 @@ TOGGLE_HOOKS = (
         adapters.keep_max_running_requests,
         "the limit of 48 is set here",
         ("server_args",),
+    ),
+    Hook(
+        f"{EAGLE_WORKER}.init_cuda_graphs",
+        "AFTER",
+        adapters.capture_decode_graphs,
+        "attention backends exist, and memory is not handed out yet",
+    ),
+    Hook(
+        "sglang.srt.managers.overlap_utils.FutureMap.resolve_seq_lens_cpu",
+        "AROUND",
+        host_lengths.resolve_seq_lens_cpu,
+        "the host waits for the device here in every iteration",
+        ("batch",),
     ),
     Hook(
         f"{SCHEDULER}.__init__",

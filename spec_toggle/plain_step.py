@@ -15,6 +15,7 @@ from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
 from spec_toggle.accounting import PLAIN_RESULT
 from spec_toggle.compat import replaced
+from spec_toggle.decode_graphs import DecodeGraphs
 
 
 @contextlib.contextmanager
@@ -43,9 +44,10 @@ def stripped(batch: Any, slots: torch.Tensor) -> Iterator[None]:
 class PlainStep:
     """Decodes one token per request in the KV slots that the speculative path has reserved."""
 
-    def __init__(self, worker: Any) -> None:
+    def __init__(self, worker: Any, graphs: DecodeGraphs | None = None) -> None:
         self._worker = worker
         self._target = worker.target_worker
+        self._graphs = graphs
 
     def run(
         self,
@@ -62,7 +64,8 @@ class PlainStep:
         """
         runner = self._target.model_runner
         draft_input = batch.spec_info
-        with stripped(batch, self.slots(batch)):
+        native = contextlib.nullcontext() if self._graphs is None else self._graphs.active()
+        with native, stripped(batch, self.slots(batch)):
             forward_batch = ForwardBatch.init_new(
                 batch,
                 runner,
@@ -73,6 +76,7 @@ class PlainStep:
                 batch=None, forward_batch=forward_batch, is_verify=True
             )
             new_seq_lens = batch.seq_lens
+        self._after_forward(runner, forwarded, len(batch.reqs))
         if on_publish is not None:
             on_publish(new_seq_lens)
         if batch.has_grammar and grammar_barrier is not None:
@@ -80,6 +84,15 @@ class PlainStep:
             grammar_barrier()
         tokens = runner.sample(forwarded.logits_output, forward_batch).to(torch.int64)
         return self._result(batch, draft_input, forward_batch, forwarded, tokens, new_seq_lens)
+
+    def _after_forward(self, runner: Any, forwarded: Any, batch_size: int) -> None:
+        # The scheduler fences its next write to shared buffers on the draft runner, the last
+        # reader of a round. Without a draft forward the target is the last one.
+        draft_runner = self._worker.draft_worker.draft_runner
+        draft_runner.shared_read_done_event = runner.shared_read_done_event
+        runner.shared_read_done_event = None
+        if self._graphs is not None:
+            self._graphs.count(forwarded.can_run_cuda_graph, batch_size)
 
     def slots(self, batch: Any, width: int = 1) -> torch.Tensor:
         """The first ``width`` reserved KV slots per request, int64 [batch * width]."""

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from spec_toggle.controller import Controller
+from spec_toggle.decode_graphs import DecodeGraphs
 from spec_toggle.draft_sync import DraftSync, make_draft_sync
+from spec_toggle.host_lengths import HostLengths
 from spec_toggle.load import LoadSample
 from spec_toggle.plain_step import PlainStep
 from spec_toggle.policy import Mode
@@ -17,8 +19,9 @@ class DynamicSpecWorker:
 
     def __init__(self, worker: Any, controller: Controller, draft_sync: str) -> None:
         self.controller = controller
-        self._worker = worker
-        self._plain_step = PlainStep(worker)
+        self.graphs: DecodeGraphs | None = getattr(worker, "_dynamic_spec_graphs", None)
+        self.host_lengths = HostLengths(worker.req_to_token_pool.req_to_token.shape[0])
+        self._plain_step = PlainStep(worker, self.graphs)
         self._draft_sync: DraftSync = make_draft_sync(draft_sync, worker)
 
     def begin_iteration(self, batch: Any, queue_length: int) -> None:
@@ -40,10 +43,13 @@ class DynamicSpecWorker:
                 batch, on_publish=on_publish, grammar_barrier=grammar_barrier, **kwargs
             )
             self._draft_sync.after_prefill(batch)
+            self.host_lengths.after_prefill(batch)
             return result
         if self.controller.mode is Mode.PLAIN:
             result = self._plain_step.run(batch, on_publish, grammar_barrier)
             self._draft_sync.after_plain_step(batch, result)
+            self.host_lengths.after_plain_step(batch)
             return result
         self._draft_sync.before_round(batch)
+        self.host_lengths.after_round(batch)
         return original(batch, on_publish=on_publish, grammar_barrier=grammar_barrier, **kwargs)

@@ -20,6 +20,29 @@ SPECULATION = {
 }
 
 
+# fp32 on either device, so that greedy tokens are exact. The GPU suite can name its attention.
+DEVICES = {
+    "cpu": {
+        "device": "cpu",
+        "attention_backend": "intel_amx",
+        "sampling_backend": "pytorch",
+    },
+    "cuda": {
+        "device": "cuda",
+        "attention_backend": os.environ.get("SPEC_TOGGLE_TEST_ATTENTION", "triton"),
+        "sampling_backend": "pytorch",
+        "cuda_graph_max_bs_decode": 16,
+        "mem_fraction_static": 0.3,
+    },
+}
+
+
+def has_gpu() -> bool:
+    import torch
+
+    return bool(torch.cuda.is_available())
+
+
 @dataclass(frozen=True)
 class EngineConfig:
     """One server: its speculation, schedule and pool. ``sync``: None runs without the toggle."""
@@ -115,9 +138,7 @@ class StepEngine:
 
         values: dict[str, Any] = {
             "model_path": target,
-            "device": "cpu",
-            "attention_backend": "intel_amx",
-            "sampling_backend": "pytorch",
+            **DEVICES["cuda" if has_gpu() else "cpu"],
             "grammar_backend": "xgrammar",
             "dtype": "float32",
             "disable_overlap_schedule": not config.overlap,
@@ -223,7 +244,10 @@ class StepEngine:
 
 
 def activate_reference_engine() -> None:
-    """Before SGLang is imported. One thread: the tensors are too small to share between cores."""
+    """Before SGLang is imported; on a machine with a GPU, leave the real engine alone.
+
+    One thread: the tensors are too small to share between cores.
+    """
     os.environ["OMP_NUM_THREADS"] = "1"
     os.environ["SGLANG_IS_IN_CI"] = "true"  # its own assertions on relayed tokens and lengths
     os.environ["TORCHDYNAMO_DISABLE"] = "1"  # compiling them would take most of the run
@@ -232,4 +256,5 @@ def activate_reference_engine() -> None:
     from spec_toggle.reference.launch import activate
 
     torch.set_num_threads(1)
-    activate()
+    if not has_gpu():
+        activate()

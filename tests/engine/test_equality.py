@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from spec_toggle.reference.tiny_text import held_out_prompts
-from tests.engine.conftest import Engines
+from tests.engine.engines import Engines
 from tests.engine.harness import EngineConfig, Request
 
 CONFIGS = [

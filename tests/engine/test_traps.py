@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from spec_toggle.reference.tiny_text import held_out_prompts
-from tests.engine.conftest import Engines
+from tests.engine.engines import Engines
 from tests.engine.harness import EngineConfig, Outcome, Request, Script
 
 Encode = Callable[[str], list[int]]
@@ -228,9 +228,7 @@ def test_trap_14_context_limit_with_a_switch_in_the_last_tokens(
 
 
 def test_trap_15_log_probabilities(engines: Engines, prompts: list[list[int]]) -> None:
-    requests = [
-        Request(p, max_new_tokens=20, logprob=True, top_logprobs=3) for p in prompts[:3]
-    ]
+    requests = [Request(p, max_new_tokens=20, logprob=True, top_logprobs=3) for p in prompts[:3]]
     expected = engines.reference(requests)
     outcomes = engines.get(CHAIN).run(requests, alternate(2))
     for got, want in zip(outcomes, expected, strict=True):
@@ -241,9 +239,7 @@ def test_trap_15_log_probabilities(engines: Engines, prompts: list[list[int]]) -
         assert mine.output_token_logprobs_val[:count] == pytest.approx(
             theirs.output_token_logprobs_val, abs=1e-4
         )
-        top = zip(
-            mine.output_top_logprobs_val[:count], theirs.output_top_logprobs_val, strict=True
-        )
+        top = zip(mine.output_top_logprobs_val[:count], theirs.output_top_logprobs_val, strict=True)
         assert all(a == pytest.approx(b, abs=1e-4) for a, b in top)
 
 

@@ -41,7 +41,9 @@ class Engines:
     ) -> list[Outcome]:
         """Outcomes without speculation. Greedy tokens depend on the request alone."""
         config = config or EngineConfig("none", sync=None)
-        keys = [f"{config} {r.prompt} {r.max_new_tokens} {r.sampling} {r.logprob}" for r in requests]
+        keys = [
+            f"{config} {r.prompt} {r.max_new_tokens} {r.sampling} {r.logprob}" for r in requests
+        ]
         missing = {k: r for k, r in zip(keys, requests, strict=True) if k not in self._references}
         if missing:
             outcomes = self.get(config).run(list(missing.values()))

@@ -1,0 +1,65 @@
+# `make demo` and `make test` set up everything they need; only a Python >= 3.11 (SGLang's own
+# requirement), make and a network are assumed.
+
+PYTHON ?= $(firstword $(foreach p,python3 python3.11 python3.12 python3.13,\
+    $(shell $(p) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $(p))))
+
+# The environment is 11 GB, so clones with the same lock share one, kept under the lock's hash. It
+# holds the dependencies only, never the project.
+CACHE := $(or $(SPEC_TOGGLE_VENV_CACHE),$(HOME)/.cache/spec-toggle)
+TAG := $(shell $(PYTHON) -c 'import sys; print("py%d%d" % sys.version_info[:2])' 2>/dev/null)
+HASH := $(shell sha256sum requirements.lock | cut -c1-12)
+VENV := $(CACHE)/venv-$(HASH)-$(TAG)
+STAMP := $(VENV)/.complete
+PY := $(VENV)/bin/python
+
+# SGLang finds the plugin by entry-point metadata. An editable install would write this clone's path
+# into the shared environment; metadata beside the sources, with this folder on PYTHONPATH, is found
+# in the same way and stays in this clone. Processes that SGLang spawns inherit the variable.
+METADATA := spec_toggle.egg-info/PKG-INFO
+export PYTHONPATH := $(CURDIR)
+export PATH := $(VENV)/bin:$(PATH)
+export OMP_NUM_THREADS ?= 1
+
+.DEFAULT_GOAL := check
+.PHONY: venv demo test test-gpu lint check clean
+
+venv: $(METADATA)
+
+$(STAMP): requirements.lock
+	@test -n "$(PYTHON)" || { echo "no Python >= 3.11 found: set PYTHON=..." >&2; exit 1; }
+	@mkdir -p $(CACHE)
+	@# Another clone may be at it: the second one waits, then finds the stamp.
+	flock $(VENV).lock sh -ec 'test -f $@ || { \
+	    $(PYTHON) -m venv --clear $(VENV); \
+	    $(PY) -m pip install --quiet --disable-pip-version-check -r requirements.lock; }; touch $@'
+
+$(METADATA): pyproject.toml $(STAMP)
+	$(PY) -c 'from setuptools import setup; setup()' -q egg_info
+	@touch $@
+	@# For people and editors; nothing here goes through the link.
+	@if test -L .venv || test ! -e .venv; then ln -sfn $(VENV) .venv; fi
+
+demo: venv
+	$(PY) -m spec_toggle.demo
+
+# No GPU: these run on the reference CPU engine, on a GPU machine too.
+test: venv
+	CUDA_VISIBLE_DEVICES= $(PY) -m pytest
+
+test-gpu: venv
+	$(PY) -m pytest tests/gpu
+
+lint: venv
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+
+check: lint
+	CUDA_VISIBLE_DEVICES= $(PY) -m pytest
+
+# The shared environment and the trained model pair stay in the cache.
+clean:
+	rm -rf build dist spec_toggle.egg-info .pytest_cache .mypy_cache .ruff_cache
+	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
+	if test -L .venv; then rm .venv; fi
