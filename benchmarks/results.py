@@ -8,7 +8,7 @@ import os
 import re
 import subprocess
 import sys
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -110,7 +110,7 @@ def make_provenance(setup: Setup) -> dict[str, Any]:
         "command": "python3 -m benchmarks.envelope " + " ".join(sys.argv[1:]),
         "commit": commit,
         "dirty": dirty,
-        "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "sglang": _version("sglang"),
         "spec_toggle": _version("spec-toggle"),
         "torch": _version("torch"),

@@ -20,24 +20,29 @@ def resolve_tokens(
     advances grammars in the order that speculation needs.
     """
     is_plain = getattr(result, PLAIN_RESULT, False)
-    before = [req.spec_verify_ct for req in batch.reqs]
+    live = [not (req.is_retracted or req.finished()) for req in batch.reqs]
     tokens = original(processor, result, batch)
-    counted = [
-        (req, run)
-        for req, count, run in zip(batch.reqs, before, tokens, strict=True)
-        if req.spec_verify_ct > count
-    ]
     if is_plain:
-        for req, _ in counted:
-            req.spec_verify_ct -= 1
-            req.spec_correct_drafts_histogram[0] -= 1
+        for req, is_live in zip(batch.reqs, live, strict=True):
+            if is_live:
+                req.spec_verify_ct -= 1
+                req.spec_correct_drafts_histogram[0] -= 1
     toggle = getattr(processor.model_worker, "_dynamic_spec", None)
     if toggle is not None:
         mode = Mode.PLAIN if is_plain else Mode.SPEC
-        toggle.controller.count_tokens(mode, sum(len(run) for _, run in counted))
+        toggle.controller.count_tokens(mode, _count_output(batch.reqs, live, tokens))
     # ``update_spec_metrics`` follows at once, and does not see the result.
     processor.metrics_reporter._last_result_is_plain = is_plain
     return tokens
+
+
+def _count_output(reqs: list[Any], live: list[bool], tokens: list[list[int]]) -> int:
+    """Tokens that clients get: a round's run may pass a request's last token."""
+    count = 0
+    for req, is_live, run in zip(reqs, live, tokens, strict=True):
+        if is_live:
+            count += min(len(run), req.sampling_params.max_new_tokens - len(req.output_ids))
+    return count
 
 
 def update_spec_metrics(

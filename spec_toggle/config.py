@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import sys
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 TABLE = "dynamic_spec"
 # Carries the configuration from the launching process to the scheduler processes it starts.

@@ -87,9 +87,11 @@ class RecentTokens:
             # Zeros: rows with nothing pending are gathered too, and must be finite.
             self._hidden = hidden.new_zeros((*size, hidden.shape[-1]))
             self._tokens = tokens.new_zeros(size)
-        rows, columns = batch.req_pool_indices.long(), batch.seq_lens.long() % self.window
-        self._hidden[rows, columns] = hidden
-        self._tokens[rows, columns] = tokens
+        index = batch.req_pool_indices.long()
+        if self.window > 1:
+            index = index * self.window + batch.seq_lens.long() % self.window
+        self._hidden.flatten(0, 1).index_copy_(0, index, hidden)
+        self._tokens.flatten().index_copy_(0, index, tokens)
         host_rows = batch.req_pool_indices_cpu.long()
         self.pending[host_rows] = (self.pending[host_rows] + 1).clamp(max=self.window)
 

@@ -19,13 +19,14 @@ from spec_toggle.decode_graphs import DecodeGraphs
 
 
 @contextlib.contextmanager
-def stripped(batch: Any, slots: torch.Tensor) -> Iterator[None]:
+def stripped(batch: Any, slots: torch.Tensor, new_seq_lens: torch.Tensor) -> Iterator[None]:
     """Make a speculative decode batch an ordinary one for the block, then restore it.
 
     A speculative batch counts committed tokens whose KV is written; the bonus token is pending. An
     ordinary decode batch counts the token it is about to write too, so lengths grow by one.
 
     slots: int64 [batch], the KV slot of each request's pending token.
+    new_seq_lens: int64 [batch], lengths with that token.
     """
     cpu_lengths = batch.seq_lens_cpu
     with replaced(
@@ -34,7 +35,7 @@ def stripped(batch: Any, slots: torch.Tensor) -> Iterator[None]:
         spec_algorithm=SpeculativeAlgorithm.NONE,
         input_ids=batch.spec_info.bonus_tokens.to(torch.int64),
         out_cache_loc=slots,
-        seq_lens=batch.seq_lens + 1,
+        seq_lens=new_seq_lens,
         seq_lens_cpu=None if cpu_lengths is None else cpu_lengths + 1,
         seq_lens_sum=None if cpu_lengths is None else int(cpu_lengths.sum()) + len(cpu_lengths),
     ):
@@ -48,6 +49,7 @@ class PlainStep:
         self._worker = worker
         self._target = worker.target_worker
         self._graphs = graphs
+        self._ones = torch.empty(0, dtype=torch.int32)
 
     def run(
         self,
@@ -64,8 +66,13 @@ class PlainStep:
         """
         runner = self._target.model_runner
         draft_input = batch.spec_info
+        slots, new_seq_lens = self._slots(batch), batch.seq_lens + 1
+        if on_publish is not None:
+            # A round knows its lengths after the forward, a plain step before it. Published now,
+            # the next iteration's preparation need not queue behind this forward.
+            on_publish(new_seq_lens)
         native = contextlib.nullcontext() if self._graphs is None else self._graphs.active()
-        with native, stripped(batch, self.slots(batch)):
+        with native, stripped(batch, slots, new_seq_lens):
             forward_batch = ForwardBatch.init_new(
                 batch,
                 runner,
@@ -75,10 +82,7 @@ class PlainStep:
             forwarded = self._target.forward_batch_generation(
                 batch=None, forward_batch=forward_batch, is_verify=True
             )
-            new_seq_lens = batch.seq_lens
         self._after_forward(runner, forwarded, len(batch.reqs))
-        if on_publish is not None:
-            on_publish(new_seq_lens)
         if batch.has_grammar and grammar_barrier is not None:
             # The previous result's tokens must reach the grammar before its mask is built.
             grammar_barrier()
@@ -94,14 +98,14 @@ class PlainStep:
         if self._graphs is not None:
             self._graphs.count(forwarded.can_run_cuda_graph, batch_size)
 
-    def slots(self, batch: Any, width: int = 1) -> torch.Tensor:
-        """The first ``width`` reserved KV slots per request, int64 [batch * width]."""
+    def _slots(self, batch: Any) -> torch.Tensor:
+        """The first reserved KV slot of each request, int64 [batch]."""
         return assign_extend_cache_locs_uniform_func(
             req_pool_indices=batch.req_pool_indices,
             req_to_token=self._worker.req_to_token_pool.req_to_token,
             start_offset=batch.seq_lens,
             batch_size=len(batch.seq_lens),
-            draft_token_num=width,
+            draft_token_num=1,
             device=batch.device,
         )
 
@@ -123,17 +127,35 @@ class PlainStep:
             next_token_ids=tokens,
             can_run_cuda_graph=forwarded.can_run_cuda_graph,
             speculative_num_draft_tokens=1,
-            accept_lens=torch.ones_like(tokens, dtype=torch.int32),
+            accept_lens=self._accept_lens(len(tokens)),
             new_seq_lens=new_seq_lens,
-            next_draft_input=EagleDraftInput(
-                topk_p=draft_input.topk_p,
-                topk_index=draft_input.topk_index,
-                hidden_states=draft_input.hidden_states,
-                bonus_tokens=tokens,
-            ),
+            next_draft_input=_next_draft_input(batch, draft_input, tokens),
             routed_experts_output=forwarded.routed_experts_output,
             indexer_topk_output=forwarded.indexer_topk_output,
             extra_keep_alive_refs=[forward_batch],
         )
         setattr(result, PLAIN_RESULT, True)
         return result
+
+    def _accept_lens(self, size: int) -> torch.Tensor:
+        """int32 ones [size], a view of one buffer: nothing writes to it."""
+        if len(self._ones) < size:
+            self._ones = torch.ones(size, dtype=torch.int32, device=self._worker.device)
+        return self._ones[:size]
+
+
+def _next_draft_input(
+    batch: Any, draft_input: EagleDraftInput, tokens: torch.Tensor
+) -> EagleDraftInput:
+    """The draft state is not moved by a plain step; only the pending token is new.
+
+    With overlap it stays in the relay's buffers, which keep what a payload leaves out.
+    """
+    if batch.enable_overlap:
+        return EagleDraftInput(bonus_tokens=tokens)
+    return EagleDraftInput(
+        topk_p=draft_input.topk_p,
+        topk_index=draft_input.topk_index,
+        hidden_states=draft_input.hidden_states,
+        bonus_tokens=tokens,
+    )

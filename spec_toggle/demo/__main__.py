@@ -61,7 +61,7 @@ async def run(
         used = list(dict.fromkeys(completion.prompt for completion in traffic.completions))
         try:
             await plain.replay(used, options.high)
-        except (aiohttp.ClientError, asyncio.TimeoutError) as error:
+        except (TimeoutError, aiohttp.ClientError) as error:
             raise broken(reference, error) from error
     return make_report(before, after, traffic.completions, plain.completions)
 
@@ -78,7 +78,7 @@ async def drive(
             await asyncio.wait({load}, timeout=0.5)
         await load
         return before, await scrape(traffic)
-    except (aiohttp.ClientError, asyncio.TimeoutError) as error:
+    except (TimeoutError, aiohttp.ClientError) as error:
         raise broken(server, error) from error
 
 

@@ -24,11 +24,13 @@ SPECULATION = {
 DEVICES = {
     "cpu": {
         "device": "cpu",
+        "dtype": "float32",
         "attention_backend": "intel_amx",
         "sampling_backend": "pytorch",
     },
     "cuda": {
         "device": "cuda",
+        "dtype": "float16",
         "attention_backend": os.environ.get("SPEC_TOGGLE_TEST_ATTENTION", "triton"),
         "sampling_backend": "pytorch",
         "cuda_graph_max_bs_decode": 16,
@@ -140,7 +142,6 @@ class StepEngine:
             "model_path": target,
             **DEVICES["cuda" if has_gpu() else "cpu"],
             "grammar_backend": "xgrammar",
-            "dtype": "float32",
             "disable_overlap_schedule": not config.overlap,
             "page_size": config.page_size,
             "max_total_tokens": config.max_total_tokens,
