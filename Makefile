@@ -48,7 +48,7 @@ test: venv
 	CUDA_VISIBLE_DEVICES= $(PY) -m pytest
 
 test-gpu: venv
-	$(PY) -m pytest tests/gpu
+	$(PY) -m pytest tests/gpu tests/engine/test_sampling.py
 
 lint: venv
 	$(PY) -m ruff check .
