@@ -41,7 +41,8 @@ def _count_output(reqs: list[Any], live: list[bool], tokens: list[list[int]]) ->
     count = 0
     for req, is_live, run in zip(reqs, live, tokens, strict=True):
         if is_live:
-            count += min(len(run), req.sampling_params.max_new_tokens - len(req.output_ids))
+            left = req.sampling_params.max_new_tokens - len(req.output_ids)
+            count += max(0, min(len(run), left))
     return count
 
 
@@ -66,3 +67,13 @@ def report_decode_stats(
     finally:
         reporter.spec_num_forward_ct = 0
         reporter.spec_total_num_forward_ct = total
+
+
+def request_metrics(
+    result: None, manager: Any, meta_info: dict[str, Any], recv_obj: Any, i: int
+) -> None:
+    """Upstream divides all tokens of a request by its rounds; plain tokens came from none."""
+    del result, manager
+    if "spec_accept_length" in meta_info:
+        rounds = recv_obj.spec_verify_ct[i]
+        meta_info["spec_accept_length"] = 1 + recv_obj.spec_num_correct_drafts[i] / rounds

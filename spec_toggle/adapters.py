@@ -11,7 +11,8 @@ from typing import Any
 from spec_toggle import args
 from spec_toggle.config import ENVIRONMENT, ConfigError, DynamicSpecConfig
 from spec_toggle.controller import Controller
-from spec_toggle.support import check_support
+from spec_toggle.host_lengths import HostLengths
+from spec_toggle.support import check_model, check_support
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +35,7 @@ def from_cli_args(original: Callable[..., Any], cls: Any, namespace: Any) -> Any
 
 def check_server_args(result: None, server_args: Any) -> None:
     """Check the resolved settings, then hand the configuration to the processes to come."""
-    from sglang.srt.arg_groups.overrides import resolving_view
+    from sglang.srt.arg_groups.overrides import model_config_of, resolving_view
 
     del result
     os.environ.pop(ENVIRONMENT, None)
@@ -42,7 +43,9 @@ def check_server_args(result: None, server_args: Any) -> None:
     if config is None:
         return
     try:
-        check_support(resolving_view(server_args), config)
+        settings = resolving_view(server_args)
+        check_support(settings)
+        check_model(model_config_of(server_args), settings.device)
     except ConfigError as error:
         if getattr(server_args, args.FROM_CLI, False):
             args.exit_with(error)
@@ -80,8 +83,11 @@ def attach_toggle(result: None, scheduler: Any, *_: Any, **__: Any) -> None:
         metrics = ToggleMetrics(dict(collector.labels))
     controller = Controller.from_config(config, metrics)
     worker = scheduler.model_worker
-    worker._dynamic_spec = DynamicSpecWorker(worker, controller, config.draft_sync)
-    scheduler.future_map._dynamic_spec_lengths = worker._dynamic_spec.host_lengths
+    toggle = DynamicSpecWorker(worker, controller, config.draft_sync)
+    worker._dynamic_spec = toggle
+    if scheduler.enable_overlap and scheduler.future_map.needs_cpu_seq_lens:
+        toggle.host_lengths = HostLengths(worker.req_to_token_pool.req_to_token.shape[0])
+        scheduler.future_map._dynamic_spec_lengths = toggle.host_lengths
     logger.info(
         "Dynamic speculation is on: %s; max_running_requests=%d",
         config.to_json(),

@@ -122,7 +122,7 @@ def attach(server_args: Any, config: DynamicSpecConfig | None, enable: Callable[
     # One inherited from another launch must not switch the toggle on in this one's processes.
     os.environ.pop(ENVIRONMENT, None)
     if config is not None:
-        check_support(server_args, config)
+        check_support(server_args)
         enable()
 
 

@@ -11,6 +11,7 @@ from sglang.srt.model_executor.forward_batch_info import (
     ForwardMode,
 )
 from sglang.srt.speculative.eagle_info import EagleDraftExtendInput
+from sglang.srt.speculative.eagle_utils import get_draft_input_from_target_hidden_dim
 from sglang.srt.speculative.spec_utils import renorm_draft_probs
 from sglang.srt.utils.common import fast_topk
 
@@ -21,6 +22,9 @@ DUMMY_SLOT = 0
 
 
 class DraftSync(Protocol):
+    # Whether the draft runs after every plain step, and so is the last reader of shared buffers.
+    runs_after_plain_step: bool
+
     def after_plain_step(self, batch: Any, result: Any) -> None:
         """``result`` is the plain step's; its next draft input may be completed here."""
 
@@ -38,6 +42,8 @@ class EagerSync:
     padded to it, since a replay costs less than launching a narrower forward kernel by kernel; what
     the padding writes lies past the committed length, where refused drafts lie after a round.
     """
+
+    runs_after_plain_step = True
 
     def __init__(self, worker: Any) -> None:
         self._worker = worker
@@ -73,20 +79,19 @@ class RecentTokens:
     alone, the tokens whose draft KV is not written.
     """
 
-    def __init__(self, max_requests: int, window: int) -> None:
+    def __init__(
+        self, max_requests: int, window: int, width: int, dtype: torch.dtype, device: str
+    ) -> None:
+        """``width``: of the hidden states the draft takes, in elements of ``dtype``."""
         self.window = window
-        self._max_requests = max_requests
-        self._hidden: torch.Tensor | None = None
-        self._tokens: torch.Tensor | None = None
+        size = (max_requests, window)
+        # Zeros: rows with nothing pending are gathered too, and must be finite.
+        self._hidden = torch.zeros((*size, width), dtype=dtype, device=device)
+        self._tokens = torch.zeros(size, dtype=torch.int64, device=device)
         self.pending = torch.zeros(max_requests, dtype=torch.int64)
 
     def push(self, batch: Any, hidden: torch.Tensor, tokens: torch.Tensor) -> None:
         """hidden: [batch, aux width]; tokens: int64 [batch], the token after each position."""
-        if self._hidden is None or self._tokens is None:
-            size = (self._max_requests, self.window)
-            # Zeros: rows with nothing pending are gathered too, and must be finite.
-            self._hidden = hidden.new_zeros((*size, hidden.shape[-1]))
-            self._tokens = tokens.new_zeros(size)
         index = batch.req_pool_indices.long()
         if self.window > 1:
             index = index * self.window + batch.seq_lens.long() % self.window
@@ -99,7 +104,6 @@ class RecentTokens:
         self, rows: torch.Tensor, positions: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Hidden states [n, aux width] and following tokens int64 [n] at ``positions``."""
-        assert self._hidden is not None and self._tokens is not None
         columns = positions % self.window
         return self._hidden[rows, columns], self._tokens[rows, columns]
 
@@ -110,9 +114,18 @@ class WindowSync:
     With a window of one this is sync ``off``: the draft continues over a hole, from a valid state.
     """
 
+    runs_after_plain_step = False
+
     def __init__(self, worker: Any, window: int = 1) -> None:
         self._worker = worker
-        self._recent = RecentTokens(worker.req_to_token_pool.req_to_token.shape[0], window)
+        runner = worker.draft_worker.draft_runner
+        self._recent = RecentTokens(
+            worker.req_to_token_pool.req_to_token.shape[0],
+            window,
+            get_draft_input_from_target_hidden_dim(runner),
+            runner.model_config.dtype,
+            worker.device,
+        )
 
     def after_plain_step(self, batch: Any, result: Any) -> None:
         self._recent.push(batch, result.logits_output.hidden_states, result.next_token_ids)
@@ -166,6 +179,8 @@ class WindowSync:
                 return_hidden_states_before_norm=False,
             )
             forward_batch.return_logprob = False
+            if forward_batch.extend_seq_lens_cpu is None:
+                forward_batch.extend_seq_lens_cpu = lengths.tolist()  # backends take its maximum
             output = runner.forward(forward_batch).logits_output
         return self._draft_state(batch, output)
 

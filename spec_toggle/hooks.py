@@ -117,4 +117,11 @@ TOGGLE_HOOKS = (
         accounting.report_decode_stats,
         "divides by the number of rounds in the interval",
     ),
+    Hook(
+        "sglang.srt.managers.tokenizer_manager.TokenizerManager._calculate_spec_decoding_metrics",
+        "AFTER",
+        accounting.request_metrics,
+        "a client's accept length is about rounds",
+        ("meta_info", "recv_obj", "i"),
+    ),
 )

@@ -14,6 +14,9 @@ from spec_toggle import args
 from spec_toggle.config import ConfigError
 from spec_toggle.hooks import TOGGLE_HOOKS, Hook
 
+# Targets that carry our handler in this process.
+_installed: set[str] = set()
+
 
 def find_problems(hooks: Iterable[Hook]) -> list[str]:
     """What keeps ``hooks`` from fitting the installed SGLang: targets or parameters missing."""
@@ -45,35 +48,31 @@ def check_contract() -> None:
         )
 
 
-def register(hooks: Iterable[Hook]) -> None:
+def install(hooks: Iterable[Hook]) -> None:
+    """Wrap each target with its handler, once in a process, over whatever is there by now.
+
+    Not through ``HookRegistry.apply_hooks``: it leaves out targets that another plugin has hooked
+    before, and only logs a hook that it cannot apply. Raises ConfigError for one that did not land.
+    """
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     for hook in hooks:
-        registered = [handler for _, handler, _ in HookRegistry._hooks.get(hook.target, ())]
-        if hook.handler not in registered:
-            HookRegistry.register(hook.target, hook.handler, HookType[hook.kind])
-
-
-def check_landed(hooks: Iterable[Hook]) -> None:
-    """Raise ConfigError for a hook that the host did not apply: it only logs such failures."""
-    from sglang.srt.plugins.hook_registry import HookRegistry
-
-    lost = [hook.target for hook in hooks if hook.target not in HookRegistry._patched]
-    if lost:
-        raise ConfigError(
-            f"--enable-dynamic-spec: SGLang did not apply the hook on {lost[0]}. "
-            "See the log above for the reason, or remove the flag."
-        )
+        if hook.target in _installed:
+            continue
+        before = pkgutil.resolve_name(hook.target)
+        HookRegistry._apply_target(hook.target, [(HookType[hook.kind], hook.handler, None)])
+        if pkgutil.resolve_name(hook.target) is before:
+            raise ConfigError(
+                f"--enable-dynamic-spec: SGLang did not apply the hook on {hook.target}. "
+                "Install a supported release (0.5.23), or remove the flag."
+            )
+        _installed.add(hook.target)
 
 
 def enable_toggle() -> None:
     """Install the toggle's hooks in this process. Raises ConfigError if one does not fit."""
-    from sglang.srt.plugins.hook_registry import HookRegistry
-
     check_contract()
-    register(TOGGLE_HOOKS)
-    HookRegistry.apply_hooks()
-    check_landed(TOGGLE_HOOKS)
+    install(TOGGLE_HOOKS)
 
 
 def accept_engine_keywords() -> None:

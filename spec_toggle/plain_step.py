@@ -45,8 +45,11 @@ def stripped(batch: Any, slots: torch.Tensor, new_seq_lens: torch.Tensor) -> Ite
 class PlainStep:
     """Decodes one token per request in the KV slots that the speculative path has reserved."""
 
-    def __init__(self, worker: Any, graphs: DecodeGraphs | None = None) -> None:
+    def __init__(
+        self, worker: Any, graphs: DecodeGraphs | None, is_target_last_reader: bool
+    ) -> None:
         self._worker = worker
+        self._is_target_last_reader = is_target_last_reader
         self._target = worker.target_worker
         self._graphs = graphs
         self._ones = torch.empty(0, dtype=torch.int32)
@@ -71,6 +74,9 @@ class PlainStep:
             # A round knows its lengths after the forward, a plain step before it. Published now,
             # the next iteration's preparation need not queue behind this forward.
             on_publish(new_seq_lens)
+        # An event of an earlier forward must not pass for this one's.
+        runner.shared_read_done_event = None
+        self._worker.draft_worker.draft_runner.shared_read_done_event = None
         native = contextlib.nullcontext() if self._graphs is None else self._graphs.active()
         with native, stripped(batch, slots, new_seq_lens):
             forward_batch = ForwardBatch.init_new(
@@ -82,21 +88,25 @@ class PlainStep:
             forwarded = self._target.forward_batch_generation(
                 batch=None, forward_batch=forward_batch, is_verify=True
             )
-        self._after_forward(runner, forwarded, len(batch.reqs))
+        if self._graphs is not None:
+            self._graphs.count(forwarded.can_run_cuda_graph, len(batch.reqs))
         if batch.has_grammar and grammar_barrier is not None:
             # The previous result's tokens must reach the grammar before its mask is built.
             grammar_barrier()
         tokens = runner.sample(forwarded.logits_output, forward_batch).to(torch.int64)
         return self._result(batch, draft_input, forward_batch, forwarded, tokens, new_seq_lens)
 
-    def _after_forward(self, runner: Any, forwarded: Any, batch_size: int) -> None:
-        # The scheduler fences its next write to shared buffers on the draft runner, the last
-        # reader of a round. Without a draft forward the target is the last one.
-        draft_runner = self._worker.draft_worker.draft_runner
-        draft_runner.shared_read_done_event = runner.shared_read_done_event
-        runner.shared_read_done_event = None
-        if self._graphs is not None:
-            self._graphs.count(forwarded.can_run_cuda_graph, batch_size)
+    def publish_reads(self) -> None:
+        """Tell the scheduler when this step has read the buffers that it shares.
+
+        The scheduler fences its next write on the event of the draft runner, the last reader of a
+        round. Where no draft forward has left one there, the target was the last reader. No event
+        at all makes the scheduler wait for the whole forward.
+        """
+        if self._is_target_last_reader:
+            draft_runner = self._worker.draft_worker.draft_runner
+            draft_runner.shared_read_done_event = self._target.model_runner.shared_read_done_event
+        self._target.model_runner.shared_read_done_event = None
 
     def _slots(self, batch: Any) -> torch.Tensor:
         """The first reserved KV slot of each request, int64 [batch]."""

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import logging
+import multiprocessing
+import os
 import sys
 
 from spec_toggle import install
 from spec_toggle.adapters import config_from_environment
 from spec_toggle.args import exit_with
-from spec_toggle.config import ConfigError
+from spec_toggle.config import ENVIRONMENT, ConfigError
 from spec_toggle.hooks import FLAG_HOOKS
 from spec_toggle.reference.launch import is_requested
-
-logger = logging.getLogger(__name__)
 
 
 def activate() -> None:
@@ -23,12 +22,15 @@ def activate() -> None:
     """
     if is_requested():
         _register_reference_engine()
+    if multiprocessing.parent_process() is None:
+        # Only a launch in this process may set it, for the processes that it starts.
+        os.environ.pop(ENVIRONMENT, None)
     asked = "--enable-dynamic-spec" in sys.argv
     problems = install.find_problems(FLAG_HOOKS)
     if problems and asked:
         exit_with(ConfigError(f"this SGLang cannot take the flags: {'; '.join(problems)}"))
     if not problems:
-        install.register(FLAG_HOOKS)
+        install.install(FLAG_HOOKS)
         install.accept_engine_keywords()
     is_scheduler = "sglang.srt.managers.scheduler" in sys.modules
     if config_from_environment() is not None and is_scheduler:

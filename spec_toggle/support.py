@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from spec_toggle.config import ConfigError, DynamicSpecConfig
+from spec_toggle.config import ConfigError
 
 ALGORITHMS = ("EAGLE", "EAGLE3", "NEXTN")
 
@@ -57,6 +57,16 @@ REFUSALS = (
         ("null", None),
         "prefill and decode servers relay draft state",
     ),
+    Refusal(
+        "enable_lora",
+        "--enable-lora",
+        (False, None),
+        "the graphs of both modes would share one set of adapter indices",
+    ),
+    Refusal("lora_paths", "--lora-paths", (None, []), "as with --enable-lora"),
+    Refusal("enable_pdmux", "--enable-pdmux", (False, None), "it has attention state of its own"),
+    Refusal("enable_hisparse", "--enable-hisparse", (False, None), "it was never tried"),
+    Refusal("dcp_size", "--dcp-size", (1, None), "it was never tried"),
     Refusal("use_ray", "--use-ray", (False, None), "its actors do not inherit the configuration"),
     Refusal(
         "speculative_use_rejection_sampling",
@@ -67,12 +77,11 @@ REFUSALS = (
 )
 
 
-def check_support(settings: Any, config: DynamicSpecConfig) -> None:
+def check_support(settings: Any) -> None:
     """Raise ConfigError for the first setting that does not go with the toggle.
 
     ``settings``: ``ServerArgs`` as given, or its resolved view.
     """
-    del config
     algorithm = getattr(settings, "speculative_algorithm", None)
     if algorithm is None or algorithm.upper() not in ALGORITHMS:
         given = "no --speculative-algorithm" if algorithm is None else repr(algorithm)
@@ -88,6 +97,31 @@ def check_support(settings: Any, config: DynamicSpecConfig) -> None:
                 f"{refusal.reason}. Remove one of the two."
             )
     _check_draft(algorithm.upper(), getattr(settings, "speculative_draft_model_path", None))
+
+
+def check_model(model_config: Any, device: str) -> None:
+    """Raise ConfigError for a target or device whose decode steps the toggle cannot run.
+
+    ``model_config``: the host's ``ModelConfig`` of the target.
+    """
+    from sglang.srt.configs.hybrid_arch import mambaish_config
+
+    architecture = model_config.hf_config.architectures[0]
+    if mambaish_config(model_config) is not None:
+        raise ConfigError(
+            f"--enable-dynamic-spec does not work with {architecture}: its recurrent state is kept "
+            "by verified rounds only. Remove the flag."
+        )
+    if model_config.model_is_mrope:
+        raise ConfigError(
+            f"--enable-dynamic-spec does not work with {architecture}: multimodal positions of a "
+            "plain step are not supported. Remove the flag."
+        )
+    if device not in ("cuda", "cpu"):
+        raise ConfigError(
+            f"--enable-dynamic-spec does not work with --device {device}: native decode graphs are "
+            "captured on CUDA only. Remove the flag."
+        )
 
 
 def _check_draft(algorithm: str, path: str | None) -> None:

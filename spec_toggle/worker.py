@@ -20,9 +20,12 @@ class DynamicSpecWorker:
     def __init__(self, worker: Any, controller: Controller, draft_sync: str) -> None:
         self.controller = controller
         self.graphs: DecodeGraphs | None = getattr(worker, "_dynamic_spec_graphs", None)
-        self.host_lengths = HostLengths(worker.req_to_token_pool.req_to_token.shape[0])
-        self._plain_step = PlainStep(worker, self.graphs)
+        # Set where the host would otherwise wait for each iteration's lengths.
+        self.host_lengths: HostLengths | None = None
         self._draft_sync: DraftSync = make_draft_sync(draft_sync, worker)
+        self._plain_step = PlainStep(
+            worker, self.graphs, is_target_last_reader=not self._draft_sync.runs_after_plain_step
+        )
 
     def begin_iteration(self, batch: Any, queue_length: int) -> None:
         """Decide the mode before the batch runs. Prefills are upstream's in either mode."""
@@ -43,13 +46,17 @@ class DynamicSpecWorker:
                 batch, on_publish=on_publish, grammar_barrier=grammar_barrier, **kwargs
             )
             self._draft_sync.after_prefill(batch)
-            self.host_lengths.after_prefill(batch)
+            if self.host_lengths is not None:
+                self.host_lengths.after_prefill(batch)
             return result
         if self.controller.mode is Mode.PLAIN:
             result = self._plain_step.run(batch, on_publish, grammar_barrier)
             self._draft_sync.after_plain_step(batch, result)
-            self.host_lengths.after_plain_step(batch)
+            self._plain_step.publish_reads()
+            if self.host_lengths is not None:
+                self.host_lengths.after_plain_step(batch)
             return result
         self._draft_sync.before_round(batch)
-        self.host_lengths.after_round(batch)
+        if self.host_lengths is not None:
+            self.host_lengths.after_round(batch)
         return original(batch, on_publish=on_publish, grammar_barrier=grammar_barrier, **kwargs)

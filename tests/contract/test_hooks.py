@@ -108,3 +108,19 @@ def test_without_the_flag_nothing_is_patched() -> None:
         [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=False
     )
     assert "unpatched" in ran.stdout, ran.stderr[-2000:]
+
+
+def test_the_host_can_apply_one_hook_over_anothers() -> None:
+    """Another plugin's hook on the same target must not keep ours out."""
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    class Target:
+        def call(self) -> list[str]:
+            return ["original"]
+
+    module = sys.modules[__name__]
+    setattr(module, "Target", Target)  # noqa: B010
+    for name in ("first", "second"):
+        handler = lambda original, self, tag=name: [tag, *original(self)]  # noqa: E731
+        HookRegistry._apply_target(f"{__name__}.Target.call", [(HookType["AROUND"], handler, None)])
+    assert Target().call() == ["second", "first", "original"], FIX

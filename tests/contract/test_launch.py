@@ -86,6 +86,9 @@ def test_engine_takes_keywords() -> None:
         ([*EAGLE, "--enable-multi-layer-eagle"], ["--enable-multi-layer-eagle"]),
         ([*EAGLE, "--enable-two-batch-overlap"], ["--enable-two-batch-overlap"]),
         ([*EAGLE, "--disaggregation-mode", "prefill"], ["--disaggregation-mode prefill"]),
+        ([*EAGLE, "--enable-lora"], ["--enable-lora", "adapter"]),
+        ([*EAGLE, "--enable-pdmux"], ["--enable-pdmux"]),
+        ([*EAGLE, "--dcp-size", "2"], ["--dcp-size 2"]),
         ([*EAGLE, "--dynamic-spec-threshold", "-3"], ["threshold -3", "from 0"]),
         ([*EAGLE, "--dynamic-spec-dwell", "0"], ["dwell 0", "from 1"]),
         ([*EAGLE, "--dynamic-spec-config", "absent.toml"], ["absent.toml", "cannot be read"]),
@@ -124,3 +127,31 @@ def test_an_sglang_that_does_not_fit_is_refused(
     assert stopped.value.code == 2
     message = capsys.readouterr().err
     assert "does not fit SGLang" in message and "forward_batch_generation is missing" in message
+
+
+@pytest.mark.parametrize(
+    ("values", "device", "part"),
+    [
+        ({"model_is_mrope": True}, "cuda", "multimodal positions"),
+        ({"is_hybrid": True}, "cuda", "recurrent state"),
+        ({}, "npu", "--device npu"),
+    ],
+)
+def test_targets_and_devices_that_cannot_decode_natively_are_refused(
+    values: dict[str, bool], device: str, part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from types import SimpleNamespace
+
+    from spec_toggle.config import ConfigError
+    from spec_toggle.support import check_model
+
+    monkeypatch.setattr(
+        "sglang.srt.configs.hybrid_arch.mambaish_config",
+        lambda config: object() if values.get("is_hybrid") else None,
+    )
+    config = SimpleNamespace(
+        hf_config=SimpleNamespace(architectures=["SomeModel"]),
+        model_is_mrope=values.get("model_is_mrope", False),
+    )
+    with pytest.raises(ConfigError, match=part):
+        check_model(config, device)
