@@ -75,7 +75,7 @@ def summarise(traces: Sequence[Trace]) -> dict[str, Any]:
         "tpot_ms_p50": _milliseconds(percentile(tpots, 50)),
         "tpot_ms_p99": _milliseconds(percentile(tpots, 99)),
         "ttft_ms_p50": _milliseconds(percentile([t.first - t.sent for t in traces], 50)),
-        # Over rounds alone: the server's spec_accept_length counts plain steps' tokens too.
+        # Over rounds alone; without the plugin the server divides all tokens by its rounds.
         "accept_len": _rounded(1 + correct / rounds if rounds else None, 3),
         # Share of decoded tokens that rounds made; a last round may overshoot a request's end.
         "round_share": _rounded(min(1.0, (rounds + correct) / decoded) if decoded else None, 3),
