@@ -55,8 +55,7 @@ lint: venv
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 
-check: lint
-	CUDA_VISIBLE_DEVICES= $(PY) -m pytest
+check: lint test
 
 # The shared environment and the trained model pair stay in the cache.
 clean:

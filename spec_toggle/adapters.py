@@ -128,6 +128,6 @@ def forward_batch_generation(
     original: Callable[..., Any], worker: Any, batch: Any, *positional: Any, **kwargs: Any
 ) -> Any:
     toggle = getattr(worker, "_dynamic_spec", None)
-    if toggle is None or positional:
+    if toggle is None:
         return original(worker, batch, *positional, **kwargs)
-    return toggle.forward(functools.partial(original, worker), batch, **kwargs)
+    return toggle.forward(functools.partial(original, worker), batch, *positional, **kwargs)

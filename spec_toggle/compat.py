@@ -1,17 +1,10 @@
-"""The few places where supported SGLang releases differ, asked by capability."""
+"""The few dealings with the host that several modules share."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
 from typing import Any
-
-
-def spec_settings() -> Any:
-    """The speculative settings in effect (0.5.23: a namespace of the runtime context)."""
-    from sglang.srt.runtime_context import get_spec
-
-    return get_spec()
 
 
 @contextlib.contextmanager

@@ -74,9 +74,7 @@ class PlainStep:
             # A round knows its lengths after the forward, a plain step before it. Published now,
             # the next iteration's preparation need not queue behind this forward.
             on_publish(new_seq_lens)
-        # An event of an earlier forward must not pass for this one's.
-        runner.shared_read_done_event = None
-        self._worker.draft_worker.draft_runner.shared_read_done_event = None
+        self._forget_reads()
         native = contextlib.nullcontext() if self._graphs is None else self._graphs.active()
         with native, stripped(batch, slots, new_seq_lens):
             forward_batch = ForwardBatch.init_new(
@@ -95,6 +93,11 @@ class PlainStep:
             grammar_barrier()
         tokens = runner.sample(forwarded.logits_output, forward_batch).to(torch.int64)
         return self._result(batch, draft_input, forward_batch, forwarded, tokens, new_seq_lens)
+
+    def _forget_reads(self) -> None:
+        """An event of an earlier forward must not pass for this one's."""
+        self._target.model_runner.shared_read_done_event = None
+        self._worker.draft_worker.draft_runner.shared_read_done_event = None
 
     def publish_reads(self) -> None:
         """Tell the scheduler when this step has read the buffers that it shares.

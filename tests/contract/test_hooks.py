@@ -17,7 +17,7 @@ from spec_toggle import install  # noqa: E402
 from spec_toggle.hooks import FLAG_HOOKS, TOGGLE_HOOKS, Hook  # noqa: E402
 
 HOOKS = (*FLAG_HOOKS, *TOGGLE_HOOKS)
-FIX = "this SGLang differs from 0.5.23 here: adapt the hook, or refuse the release in compat.py"
+FIX = "this SGLang differs from 0.5.23 here: adapt the hook, or refuse the release"
 
 
 @pytest.mark.parametrize("hook", HOOKS, ids=lambda hook: hook.target.rsplit(".", 2)[-1])
