@@ -98,16 +98,32 @@ def file_name(setup: Setup, sglang: str, gpu: str) -> str:
     lengths = f"{setup.input_len}x{setup.output_len}"
     shape = f"{setup.models.label}-{lengths}-{steps}-{topk}-{tokens}"
     accept = f"{setup.accept:g}" if setup.accept > 0 else "real"
-    slug = re.sub(r"[^a-z0-9]+", "", gpu.lower().replace("nvidia", ""))
-    return f"envelope-{sglang}-{slug}-{setup.attention}-{shape}-{accept}.json"
+    return f"envelope-{sglang}-{gpu_slug(gpu)}-{setup.attention}-{shape}-{accept}.json"
 
 
 def make_provenance(setup: Setup) -> dict[str, Any]:
     steps, topk, tokens = setup.steps_topk_tokens
+    return provenance_of(
+        "benchmarks.envelope",
+        device=setup.device,
+        attention_backend=setup.attention,
+        model=setup.models.label,
+        draft=str(setup.models.draft.name),
+        spec={"steps": steps, "topk": topk, "draft_tokens": tokens},
+        simulated_accept=setup.accept if setup.accept > 0 else None,
+        input_len=setup.input_len,
+        output_len=setup.output_len,
+        max_total_tokens=setup.max_total_tokens,
+        extra_flags=list(setup.extra),
+    )
+
+
+def provenance_of(module: str, device: str, **settings: Any) -> dict[str, Any]:
+    """Where and from what this run's figures come; ``settings`` are the benchmark's own."""
     commit, dirty = _commit()
-    gpu, driver = _gpu(setup.device)
+    gpu, driver = _gpu(device)
     return {
-        "command": "python3 -m benchmarks.envelope " + " ".join(sys.argv[1:]),
+        "command": f"python3 -m {module} " + " ".join(sys.argv[1:]),
         "commit": commit,
         "dirty": dirty,
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -117,16 +133,30 @@ def make_provenance(setup: Setup) -> dict[str, Any]:
         "cuda": _torch_cuda(),
         "driver": driver,
         "gpu": gpu,
-        "attention_backend": setup.attention,
-        "model": setup.models.label,
-        "draft": str(setup.models.draft.name),
-        "spec": {"steps": steps, "topk": topk, "draft_tokens": tokens},
-        "simulated_accept": setup.accept if setup.accept > 0 else None,
-        "input_len": setup.input_len,
-        "output_len": setup.output_len,
-        "max_total_tokens": setup.max_total_tokens,
-        "extra_flags": list(setup.extra),
+        **settings,
     }
+
+
+def save_json(
+    folder: Path,
+    benchmark: str,
+    provenance: dict[str, Any],
+    shape: str,
+    schema: str,
+    arms: dict[str, Any],
+) -> Path:
+    """Write ``<benchmark>-<sglang>-<gpu>-<attention>-<shape>-<accept>.json`` below ``folder``."""
+    accept = provenance["simulated_accept"] or "real"
+    gpu, attention = gpu_slug(provenance["gpu"]), provenance["attention_backend"]
+    name = f"{benchmark}-{provenance['sglang']}-{gpu}-{attention}-{shape}-{accept}.json"
+    document = {"benchmark": benchmark, "schema": schema, "provenance": provenance, "arms": arms}
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text(json.dumps(document, indent=1) + "\n")
+    return folder / name
+
+
+def gpu_slug(gpu: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "", gpu.lower().replace("nvidia", ""))
 
 
 def _commit() -> tuple[str | None, bool | None]:

@@ -83,8 +83,9 @@ def attach_toggle(result: None, scheduler: Any, *_: Any, **__: Any) -> None:
         metrics = ToggleMetrics(dict(collector.labels))
     controller = Controller.from_config(config, metrics)
     worker = scheduler.model_worker
-    toggle = DynamicSpecWorker(worker, controller, config.draft_sync)
-    worker._dynamic_spec = toggle
+    draft_sync, graphs = worker._dynamic_spec_parts
+    toggle = DynamicSpecWorker(worker, controller, draft_sync, graphs)
+    worker._dynamic_spec = worker.req_to_token_pool._dynamic_spec = toggle
     if scheduler.enable_overlap and scheduler.future_map.needs_cpu_seq_lens:
         toggle.host_lengths = HostLengths(worker.req_to_token_pool.req_to_token.shape[0])
         scheduler.future_map._dynamic_spec_lengths = toggle.host_lengths
@@ -95,8 +96,8 @@ def attach_toggle(result: None, scheduler: Any, *_: Any, **__: Any) -> None:
     )
 
 
-def capture_decode_graphs(result: None, worker: Any) -> None:
-    """Beside upstream's captures, so that memory sizing after them sees these too."""
+def allocate_parts(result: None, worker: Any) -> None:
+    """Beside upstream's captures, so that memory sizing after them sees these buffers too."""
     from sglang.srt.model_executor.cuda_graph_config import (
         Backend,
         Phase,
@@ -104,12 +105,16 @@ def capture_decode_graphs(result: None, worker: Any) -> None:
     )
 
     from spec_toggle.decode_graphs import DecodeGraphs
+    from spec_toggle.draft_sync import make_draft_sync
 
     del result
-    is_disabled = check_cuda_graph_backend(Phase.DECODE, Backend.DISABLED)
-    if config_from_environment() is None or is_disabled or not worker.device.startswith("cuda"):
+    config = config_from_environment()
+    if config is None:
         return
-    worker._dynamic_spec_graphs = DecodeGraphs(worker)
+    is_disabled = check_cuda_graph_backend(Phase.DECODE, Backend.DISABLED)
+    has_graphs = worker.device.startswith("cuda") and not is_disabled
+    graphs = DecodeGraphs(worker) if has_graphs else None
+    worker._dynamic_spec_parts = make_draft_sync(config, worker), graphs
 
 
 def run_batch(scheduler: Any, batch: Any, *_: Any, **__: Any) -> None:
@@ -121,7 +126,13 @@ def run_batch(scheduler: Any, batch: Any, *_: Any, **__: Any) -> None:
 def on_idle(scheduler: Any) -> None:
     toggle = getattr(scheduler.model_worker, "_dynamic_spec", None)
     if toggle is not None:
-        toggle.controller.idle()
+        toggle.idle()
+
+
+def free_rows(pool: Any, *_: Any, **__: Any) -> None:
+    toggle = getattr(pool, "_dynamic_spec", None)
+    if toggle is not None:
+        toggle.draft_sync.rows_freed()
 
 
 def forward_batch_generation(

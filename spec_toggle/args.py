@@ -24,6 +24,7 @@ VALUES = {
     "hysteresis": "dynamic_spec_hysteresis",
     "dwell": "dynamic_spec_dwell",
     "draft_sync": "dynamic_spec_draft_sync",
+    "sync_tokens": "dynamic_spec_sync_tokens",
 }
 ALL_NAMES = (ENABLE, CONFIG_FILE, *VALUES.values())
 
@@ -64,8 +65,16 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--dynamic-spec-draft-sync",
         choices=DRAFT_SYNCS,
-        help="eager: one draft-extend per plain step, always warm. off: none, the draft resumes "
-        f"over a hole (default: {defaults.draft_sync}).",
+        help="deferred: the draft's KV is written for many plain tokens at once. eager: one "
+        "draft-extend per plain step. off: never, the draft resumes over a hole "
+        f"(default: {defaults.draft_sync}).",
+    )
+    group.add_argument(
+        "--dynamic-spec-sync-tokens",
+        type=int,
+        metavar="N",
+        help="Plain tokens of the whole batch that deferred sync collects before it writes their "
+        f"draft KV (default: {defaults.sync_tokens}).",
     )
     group.add_argument(
         "--dynamic-spec-config",

@@ -12,7 +12,7 @@ from typing import Any
 TABLE = "dynamic_spec"
 # Carries the configuration from the launching process to the scheduler processes it starts.
 ENVIRONMENT = "SPEC_TOGGLE_CONFIG"
-DRAFT_SYNCS = ("eager", "off")
+DRAFT_SYNCS = ("deferred", "eager", "off")
 
 
 class ConfigError(ValueError):
@@ -27,16 +27,19 @@ class DynamicSpecConfig:
     ``hysteresis``: requests below the threshold before SPEC returns; None: threshold // 8.
     ``dwell``: iterations the batch must stay that small before SPEC returns.
     ``draft_sync``: how the draft's KV cache follows tokens that plain steps produce.
+    ``sync_tokens``: tokens of the whole batch that deferred sync collects before it writes them.
     """
 
     threshold: int = 32
     hysteresis: int | None = None
     dwell: int = 16
-    draft_sync: str = "eager"
+    draft_sync: str = "deferred"
+    sync_tokens: int = 1024
 
     def __post_init__(self) -> None:
         check_int("threshold", self.threshold, 0, 1 << 20)
         check_int("dwell", self.dwell, 1, 1 << 20)
+        check_int("sync_tokens", self.sync_tokens, 1, 1 << 16)
         if self.hysteresis is not None:
             check_int("hysteresis", self.hysteresis, 0, 1 << 20)
             if self.hysteresis > self.threshold:

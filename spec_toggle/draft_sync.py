@@ -2,40 +2,63 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+import contextlib
+import functools
+import logging
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
-from sglang.srt.model_executor.forward_batch_info import (
-    CaptureHiddenMode,
-    ForwardBatch,
-    ForwardMode,
+from sglang.srt.speculative.eagle_info import EagleDraftInput
+from sglang.srt.speculative.eagle_utils import (
+    get_draft_input_from_target_hidden_dim,
+    get_draft_recurrent_hidden_state_spec,
 )
-from sglang.srt.speculative.eagle_info import EagleDraftExtendInput
-from sglang.srt.speculative.eagle_utils import get_draft_input_from_target_hidden_dim
-from sglang.srt.speculative.spec_utils import renorm_draft_probs
-from sglang.srt.utils.common import fast_topk
+from sglang.srt.speculative.eagle_worker_v2 import _eagle_prefill_tail_tokens
 
 from spec_toggle.compat import draft_contexts, replaced
+from spec_toggle.config import ConfigError, DynamicSpecConfig
+from spec_toggle.draft_extend import extend_fields, extend_one_token
+from spec_toggle.draft_kv import DraftKvWriter
+from spec_toggle.pending_log import NONE, Entries, PendingLog
 
-# The KV pool's padding slot: what is written there is never read.
-DUMMY_SLOT = 0
+logger = logging.getLogger(__name__)
+
+# Set to 1, every iteration asserts that the pending entries describe the batch. It waits for the
+# device, and is for tests.
+CHECK_ENVIRONMENT = "SPEC_TOGGLE_CHECK"
 
 
-class DraftSync(Protocol):
+class DraftSync:
+    """What the worker tells a draft sync. The defaults are those of a draft that is always warm."""
+
     # Whether the draft runs after every plain step, and so is the last reader of shared buffers.
-    runs_after_plain_step: bool
+    runs_after_plain_step = False
 
-    def after_plain_step(self, batch: Any, result: Any) -> None:
-        """``result`` is the plain step's; its next draft input may be completed here."""
+    def prefill(self, batch: Any, is_plain: bool) -> contextlib.AbstractContextManager[None]:
+        """Around upstream's prefill of ``batch``, target and draft."""
+        del batch, is_plain
+        return contextlib.nullcontext()
+
+    def before_plain_step(self) -> None: ...
+
+    def after_plain_step(self, batch: Any, result: Any, slots: torch.Tensor) -> None:
+        """``result`` is the plain step's; its next draft input may be completed here.
+
+        slots: int64 [batch], where the target wrote the step's KV.
+        """
 
     def before_round(self, batch: Any) -> None:
         """Make ``batch.spec_info`` a draft input that upstream's round can start from."""
 
-    def after_prefill(self, batch: Any) -> None:
-        """A prefill has synced the draft for every request of ``batch``."""
+    def rows_freed(self) -> None:
+        """Requests have left: their KV may be in the prefix cache, or be given to others."""
+
+    def idle(self) -> None: ...
 
 
-class EagerSync:
+class EagerSync(DraftSync):
     """One draft-extend per plain step: always warm, a draft forward per token.
 
     Upstream's draft-extend graphs have the width of a round. Where they exist the one token is
@@ -48,7 +71,7 @@ class EagerSync:
     def __init__(self, worker: Any) -> None:
         self._worker = worker
 
-    def after_plain_step(self, batch: Any, result: Any) -> None:
+    def after_plain_step(self, batch: Any, result: Any, slots: torch.Tensor) -> None:
         draft = self._worker.draft_worker
         has_graphs = draft.cuda_graph_runner_for_draft_extend is not None
         width = draft.speculative_num_draft_tokens if has_graphs else 1
@@ -60,144 +83,168 @@ class EagerSync:
         with (
             draft_contexts(self._worker),
             replaced(draft, speculative_num_draft_tokens=width),
-            replaced(batch, **_extend_fields(batch, slots.flatten().to(torch.int64))),
+            replaced(batch, **extend_fields(batch, slots.flatten().to(torch.int64))),
             replaced(result, next_token_ids=_pad_rows(result.next_token_ids, width)),
             replaced(output, hidden_states=_pad_rows(output.hidden_states, width)),
         ):
             draft._draft_extend_for_decode(batch, result)
 
-    def before_round(self, batch: Any) -> None: ...
 
-    def after_prefill(self, batch: Any) -> None: ...
+class DeferredSync(DraftSync):
+    """The draft's KV is written for many tokens at once, and its state computed at resume.
 
+    Plain steps only log what the draft needs. The log is written to the draft's KV when it holds
+    ``budget`` tokens, before a round, before a prefill (it may read the prefix cache), and after a
+    request left (its KV may be in the prefix cache or be given away). A prefill that plain steps
+    follow writes the draft's KV too, and leaves computing the draft state to the resume.
 
-class RecentTokens:
-    """The last ``window`` plain tokens of each request, with the target's hidden states.
-
-    Rows are request-pool indices, so entries need not move when batches merge or shrink. A token at
-    position p lives in column p % window. ``pending`` counts, on the host and from the batch
-    alone, the tokens whose draft KV is not written.
+    Without ``fills``, logged tokens leave holes in the draft's KV: sync ``off``. The draft then
+    continues from a valid state, but cold.
     """
 
-    def __init__(
-        self, max_requests: int, window: int, width: int, dtype: torch.dtype, device: str
-    ) -> None:
-        """``width``: of the hidden states the draft takes, in elements of ``dtype``."""
-        self.window = window
-        size = (max_requests, window)
-        # Zeros: rows with nothing pending are gathered too, and must be finite.
-        self._hidden = torch.zeros((*size, width), dtype=dtype, device=device)
-        self._tokens = torch.zeros(size, dtype=torch.int64, device=device)
-        self.pending = torch.zeros(max_requests, dtype=torch.int64)
-
-    def push(self, batch: Any, hidden: torch.Tensor, tokens: torch.Tensor) -> None:
-        """hidden: [batch, aux width]; tokens: int64 [batch], the token after each position."""
-        index = batch.req_pool_indices.long()
-        if self.window > 1:
-            index = index * self.window + batch.seq_lens.long() % self.window
-        self._hidden.flatten(0, 1).index_copy_(0, index, hidden)
-        self._tokens.flatten().index_copy_(0, index, tokens)
-        host_rows = batch.req_pool_indices_cpu.long()
-        self.pending[host_rows] = (self.pending[host_rows] + 1).clamp(max=self.window)
-
-    def gather(
-        self, rows: torch.Tensor, positions: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Hidden states [n, aux width] and following tokens int64 [n] at ``positions``."""
-        columns = positions % self.window
-        return self._hidden[rows, columns], self._tokens[rows, columns]
-
-
-class WindowSync:
-    """Writes the draft KV of a request's last plain tokens in one draft-extend, before a round.
-
-    With a window of one this is sync ``off``: the draft continues over a hole, from a valid state.
-    """
-
-    runs_after_plain_step = False
-
-    def __init__(self, worker: Any, window: int = 1) -> None:
-        self._worker = worker
+    def __init__(self, worker: Any, budget: int, fills: bool = True) -> None:
         runner = worker.draft_worker.draft_runner
-        self._recent = RecentTokens(
-            worker.req_to_token_pool.req_to_token.shape[0],
-            window,
+        max_requests = worker.req_to_token_pool.req_to_token.shape[0]
+        self._worker = worker
+        self._writer = DraftKvWriter(worker)
+        self._budget = budget
+        self._fills = fills
+        self._log = PendingLog(
+            budget + max_requests,
+            max_requests,
             get_draft_input_from_target_hidden_dim(runner),
             runner.model_config.dtype,
             worker.device,
         )
+        self._has_freed_rows = False
+        self._checks = os.environ.get(CHECK_ENVIRONMENT) == "1"
+        logger.info(
+            "Dynamic speculation: draft sync keeps up to %d tokens in %.2f GB.",
+            self._log.capacity,
+            self._log.nbytes / 2**30,
+        )
 
-    def after_plain_step(self, batch: Any, result: Any) -> None:
-        self._recent.push(batch, result.logits_output.hidden_states, result.next_token_ids)
+    @contextlib.contextmanager
+    def prefill(self, batch: Any, is_plain: bool) -> Iterator[None]:
+        self._flush()
+        if not is_plain:
+            yield
+            self._log.forget(batch.req_pool_indices_cpu.long())
+            return
+        draft = self._worker.draft_worker
+        original = draft._draft_extend_for_prefill
+        with replaced(draft, _draft_extend_for_prefill=functools.partial(self._prefill, original)):
+            yield
 
-    def after_prefill(self, batch: Any) -> None:
-        self._recent.pending[batch.req_pool_indices_cpu.long()] = 0
+    def before_plain_step(self) -> None:
+        if self._has_freed_rows:
+            self._flush()
+
+    def after_plain_step(self, batch: Any, result: Any, slots: torch.Tensor) -> None:
+        rows = batch.req_pool_indices_cpu.long()
+        hidden, tokens = result.logits_output.hidden_states, result.next_token_ids
+        if not self._log.has_room(len(rows)):
+            self._flush()
+        self._log.append_step(rows, Entries(hidden, tokens, slots, batch.seq_lens.long()))
+        if self._checks:
+            table = self._worker.req_to_token_pool.req_to_token
+            self._log.check(rows, batch.seq_lens.long() + 1, table)
+        if self._log.pending >= self._budget:
+            self._flush()
 
     def before_round(self, batch: Any) -> None:
-        host_rows = batch.req_pool_indices_cpu.long()
-        pending = self._recent.pending[host_rows]
-        if not bool(pending.any()):
+        if self._log.is_empty:
             return
-        extended = self._extend(batch, pending)
+        self._flush()
+        rows = batch.req_pool_indices_cpu.long()
+        newest = self._log.newest(rows)
+        if bool((newest != NONE).any()):
+            if self._checks:
+                table = self._worker.req_to_token_pool.req_to_token
+                self._log.check(rows, batch.seq_lens.long(), table)
+            self._resume(batch, newest)
+        self._log.forget(rows)
+
+    def rows_freed(self) -> None:
+        self._has_freed_rows = True
+
+    def idle(self) -> None:
+        self._flush()
+
+    def _flush(self) -> None:
+        self._has_freed_rows = False
+        if self._log.pending:
+            entries = self._log.take_pending()
+            if self._fills:
+                self._writer.write(entries)
+
+    def _resume(self, batch: Any, newest: torch.Tensor) -> None:
+        """Draft from each request's last committed token; newest: int64 [batch], host."""
+        index = newest.clamp(min=0)
+        meta = torch.stack((index, (newest != NONE).long())).to(batch.device, non_blocking=True)
+        hidden, tokens = self._log.gather(meta[0])
+        stale = meta[1] > 0
+        state = extend_one_token(self._worker, batch, hidden, tokens, stale)
         draft_input = batch.spec_info
-        stale = (pending > 0).to(batch.device, non_blocking=True).unsqueeze(1)
-        for name, fresh in extended.items():
-            setattr(draft_input, name, torch.where(stale, fresh, getattr(draft_input, name)))
-        self._recent.pending[host_rows] = 0
+        for name, fresh in state.items():
+            before = getattr(draft_input, name)
+            setattr(draft_input, name, torch.where(stale.unsqueeze(1), fresh, before))
 
-    def _extend(self, batch: Any, pending: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Run the draft over each request's pending positions; pending: int64 [batch], host.
-
-        Requests with nothing pending run one row into the dummy slot: every row of an extend
-        needs a length.
-        """
-        runner = self._worker.draft_worker.draft_runner
-        lengths = pending.clamp(min=1)
-        total = int(lengths.sum())
-        index = torch.repeat_interleave(torch.arange(len(lengths)), lengths)
-        offset = torch.arange(total) - (lengths.cumsum(0) - lengths)[index] - lengths[index]
-        meta = torch.stack((index, offset, (pending > 0)[index].long())).to(batch.device)
-        rows = batch.req_pool_indices.long()[meta[0]]
-        positions = batch.seq_lens.long()[meta[0]] + meta[1]
-        hidden, tokens = self._recent.gather(rows, positions)
-        slots = self._worker.req_to_token_pool.req_to_token[rows, positions].to(torch.int64)
-        fields = _extend_fields(batch, torch.where(meta[2] > 0, slots, DUMMY_SLOT))
-        fields.update(
-            input_ids=tokens,
-            spec_info=EagleDraftExtendInput(
-                hidden_states=hidden, num_tokens_per_req=1, num_tokens_for_logprob_per_req=1
-            ),
-            forward_mode=ForwardMode.EXTEND,
-            extend_num_tokens=total,
-            **_lengths(batch, lengths),
-        )
-        with draft_contexts(self._worker), replaced(batch, **fields):
-            forward_batch = ForwardBatch.init_new(
-                batch,
-                runner,
-                capture_hidden_mode=CaptureHiddenMode.LAST,
-                return_hidden_states_before_norm=False,
+    def _prefill(
+        self,
+        original: Callable[..., Any],
+        batch: Any,
+        target_hidden_states: torch.Tensor,
+        next_token_ids: torch.Tensor,
+        mm_input_embeds: torch.Tensor | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """``EagleDraftWorker._draft_extend_for_prefill`` for a prefill that plain steps follow."""
+        rows = batch.req_pool_indices_cpu.long()
+        if mm_input_embeds is not None or not self._log.has_room(len(rows)):
+            result = original(
+                batch, target_hidden_states, next_token_ids, mm_input_embeds, **kwargs
             )
-            forward_batch.return_logprob = False
-            if forward_batch.extend_seq_lens_cpu is None:
-                forward_batch.extend_seq_lens_cpu = lengths.tolist()  # backends take its maximum
-            output = runner.forward(forward_batch).logits_output
-        return self._draft_state(batch, output)
+            self._log.forget(rows)
+            return result
+        entries, last = _prompt_entries(batch, target_hidden_states, next_token_ids)
+        self._writer.write(entries)
+        self._log.append_synced(rows, Entries(*(part[last] for part in entries)))
+        return _blank_draft_input(self._worker, next_token_ids)
 
-    def _draft_state(self, batch: Any, output: Any) -> dict[str, torch.Tensor]:
-        """The draft state a round starts from, as upstream's draft-extend leaves it."""
-        logits = output.next_token_logits
-        if self._worker.topk == 1:
-            topk_index = torch.argmax(logits, dim=-1, keepdim=True)
-            topk_p = torch.ones_like(topk_index, dtype=torch.float32)
-        else:
-            probs = renorm_draft_probs(logits, batch.sampling_info, False)
-            topk_p, topk_index = fast_topk(probs, self._worker.topk, dim=-1)
-        return {
-            "topk_p": topk_p,
-            "topk_index": topk_index,
-            "hidden_states": output.hidden_states,
-        }
+
+def _prompt_entries(
+    batch: Any, hidden: torch.Tensor, next_token_ids: torch.Tensor
+) -> tuple[Entries, torch.Tensor]:
+    """Entries for every token of a prefill, and the index of each request's last one.
+
+    hidden: [tokens, width]; next_token_ids: int64 [batch].
+    """
+    extend = torch.tensor(batch.extend_lens)
+    prefix = torch.tensor(batch.prefix_lens)
+    ends = extend.cumsum(0)
+    positions = torch.arange(int(ends[-1])) + torch.repeat_interleave(
+        prefix - ends + extend, extend
+    )
+    last = (ends - 1).to(batch.device, non_blocking=True)
+    tokens = torch.roll(batch.input_ids.long(), -1)
+    tokens[last] = _eagle_prefill_tail_tokens(batch, next_token_ids).long()
+    slots = batch.out_cache_loc.long()
+    return Entries(hidden, tokens, slots, positions.to(batch.device, non_blocking=True)), last
+
+
+def _blank_draft_input(worker: Any, next_token_ids: torch.Tensor) -> EagleDraftInput:
+    """A draft input of the right shapes; the resume computes its state."""
+    size, dtype = get_draft_recurrent_hidden_state_spec(worker.draft_worker.draft_runner)
+    count, device = len(next_token_ids), next_token_ids.device
+    return EagleDraftInput(
+        topk_p=torch.zeros((count, worker.topk), dtype=torch.float32, device=device),
+        topk_index=torch.zeros((count, worker.topk), dtype=torch.int64, device=device),
+        hidden_states=torch.zeros((count, size), dtype=dtype, device=device),
+        bonus_tokens=next_token_ids,
+        num_tokens_per_req=1,
+        num_tokens_for_logprob_per_req=1,
+    )
 
 
 def _pad_rows(rows: torch.Tensor, width: int) -> torch.Tensor:
@@ -209,29 +256,14 @@ def _pad_rows(rows: torch.Tensor, width: int) -> torch.Tensor:
     return padded.flatten(0, 1)
 
 
-def _lengths(batch: Any, lengths: torch.Tensor) -> dict[str, Any]:
-    """Extend and prefix lengths, on the host where the batch keeps host lengths."""
-    if batch.seq_lens_cpu is None:
-        extend = lengths.to(device=batch.device, dtype=torch.int32, non_blocking=True)
-        return {"extend_lens": extend, "prefix_lens": batch.seq_lens.to(torch.int32) - extend}
-    prefix = batch.seq_lens_cpu - lengths
-    return {"extend_lens": lengths.tolist(), "prefix_lens": prefix.tolist()}
-
-
-def _extend_fields(batch: Any, slots: torch.Tensor) -> dict[str, Any]:
-    """Batch fields that a draft-extend rebinds, so that they can be restored after it."""
-    return {
-        "out_cache_loc": slots,
-        "input_ids": batch.input_ids,
-        "spec_info": batch.spec_info,
-        "forward_mode": batch.forward_mode,
-        "extend_lens": batch.extend_lens,
-        "prefix_lens": batch.prefix_lens,
-        "extend_num_tokens": batch.extend_num_tokens,
-        "seq_lens_sum": batch.seq_lens_sum,
-        "extend_logprob_start_lens": None,
-    }
-
-
-def make_draft_sync(kind: str, worker: Any) -> DraftSync:
-    return EagerSync(worker) if kind == "eager" else WindowSync(worker)
+def make_draft_sync(config: DynamicSpecConfig, worker: Any) -> DraftSync:
+    """Raises ConfigError where the draft's KV cannot be written apart from its forward."""
+    if config.draft_sync == "eager":
+        return EagerSync(worker)
+    reason = DraftKvWriter.reason_against(worker)
+    if reason is not None:
+        raise ConfigError(
+            f"dynamic-spec draft sync {config.draft_sync!r} does not work here: {reason}. "
+            "Use --dynamic-spec-draft-sync eager."
+        )
+    return DeferredSync(worker, config.sync_tokens, fills=config.draft_sync == "deferred")

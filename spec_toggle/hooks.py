@@ -62,7 +62,7 @@ TOGGLE_HOOKS = (
     Hook(
         f"{EAGLE_WORKER}.init_cuda_graphs",
         "AFTER",
-        adapters.capture_decode_graphs,
+        adapters.allocate_parts,
         "attention backends exist, and memory is not handed out yet",
     ),
     Hook(
@@ -90,6 +90,13 @@ TOGGLE_HOOKS = (
         "BEFORE",
         adapters.on_idle,
         "an idle server speculates again at once",
+    ),
+    Hook(
+        "sglang.srt.mem_cache.memory_pool.ReqToTokenPool.free_rows",
+        "BEFORE",
+        adapters.free_rows,
+        "a request that left may have put its KV into the prefix cache",
+        ("indices",),
     ),
     Hook(
         f"{EAGLE_WORKER}.forward_batch_generation",

@@ -59,13 +59,14 @@ class PlainStep:
         batch: Any,
         on_publish: Callable[[torch.Tensor], None] | None,
         grammar_barrier: Callable[[], None] | None,
-    ) -> Any:
-        """Forward the target natively and sample.
+    ) -> tuple[Any, torch.Tensor]:
+        """Forward the target natively and sample; return the result and the KV slots written.
 
         ``batch``: a ``ScheduleBatch`` in decode mode with an ``EagleDraftInput``; unchanged on
         return. The result reads like a round that accepted no draft: ``next_token_ids`` int64
         [batch] with stride 1, ``accept_lens`` int32 ones, ``logits_output.hidden_states``
-        [batch, aux width], and the draft input of the batch with the new bonus tokens.
+        [batch, aux width], and the draft input of the batch with the new bonus tokens. Slots: int64
+        [batch].
         """
         runner = self._target.model_runner
         draft_input = batch.spec_info
@@ -92,7 +93,8 @@ class PlainStep:
             # The previous result's tokens must reach the grammar before its mask is built.
             grammar_barrier()
         tokens = runner.sample(forwarded.logits_output, forward_batch).to(torch.int64)
-        return self._result(batch, draft_input, forward_batch, forwarded, tokens, new_seq_lens)
+        result = self._result(batch, draft_input, forward_batch, forwarded, tokens, new_seq_lens)
+        return result, slots
 
     def _forget_reads(self) -> None:
         """An event of an earlier forward must not pass for this one's."""

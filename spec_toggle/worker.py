@@ -7,7 +7,7 @@ from typing import Any
 
 from spec_toggle.controller import Controller
 from spec_toggle.decode_graphs import DecodeGraphs
-from spec_toggle.draft_sync import DraftSync, make_draft_sync
+from spec_toggle.draft_sync import DraftSync
 from spec_toggle.host_lengths import HostLengths
 from spec_toggle.load import LoadSample
 from spec_toggle.plain_step import PlainStep
@@ -17,15 +17,25 @@ from spec_toggle.policy import Mode
 class DynamicSpecWorker:
     """Lives on one ``EAGLEWorkerV2``; its scheduler asks it before every iteration."""
 
-    def __init__(self, worker: Any, controller: Controller, draft_sync: str) -> None:
+    def __init__(
+        self,
+        worker: Any,
+        controller: Controller,
+        draft_sync: DraftSync,
+        graphs: DecodeGraphs | None,
+    ) -> None:
         self.controller = controller
-        self.graphs: DecodeGraphs | None = getattr(worker, "_dynamic_spec_graphs", None)
+        self.graphs = graphs
         # Set where the host would otherwise wait for each iteration's lengths.
         self.host_lengths: HostLengths | None = None
-        self._draft_sync: DraftSync = make_draft_sync(draft_sync, worker)
+        self.draft_sync = draft_sync
         self._plain_step = PlainStep(
-            worker, self.graphs, is_target_last_reader=not self._draft_sync.runs_after_plain_step
+            worker, graphs, is_target_last_reader=not draft_sync.runs_after_plain_step
         )
+
+    def idle(self) -> None:
+        self.draft_sync.idle()
+        self.controller.idle()
 
     def begin_iteration(self, batch: Any, queue_length: int) -> None:
         """Decide the mode before the batch runs. Prefills are upstream's in either mode."""
@@ -41,22 +51,24 @@ class DynamicSpecWorker:
         **kwargs: Any,
     ) -> Any:
         """``EAGLEWorkerV2.forward_batch_generation`` of the wrapped worker."""
+        is_plain = self.controller.mode is Mode.PLAIN
         if not batch.forward_mode.is_decode():
-            result = original(
-                batch, on_publish=on_publish, grammar_barrier=grammar_barrier, **kwargs
-            )
-            self._draft_sync.after_prefill(batch)
+            with self.draft_sync.prefill(batch, is_plain):
+                result = original(
+                    batch, on_publish=on_publish, grammar_barrier=grammar_barrier, **kwargs
+                )
             if self.host_lengths is not None:
                 self.host_lengths.after_prefill(batch)
             return result
-        if self.controller.mode is Mode.PLAIN:
-            result = self._plain_step.run(batch, on_publish, grammar_barrier)
-            self._draft_sync.after_plain_step(batch, result)
+        if is_plain:
+            self.draft_sync.before_plain_step()
+            result, slots = self._plain_step.run(batch, on_publish, grammar_barrier)
+            self.draft_sync.after_plain_step(batch, result, slots)
             self._plain_step.publish_reads()
             if self.host_lengths is not None:
                 self.host_lengths.after_plain_step(batch)
             return result
-        self._draft_sync.before_round(batch)
+        self.draft_sync.before_round(batch)
         if self.host_lengths is not None:
             self.host_lengths.after_round(batch)
         return original(batch, on_publish=on_publish, grammar_barrier=grammar_barrier, **kwargs)

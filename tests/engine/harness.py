@@ -52,7 +52,7 @@ class EngineConfig:
     speculation: str = "chain"
     overlap: bool = True
     page_size: int = 1
-    sync: str | None = "eager"
+    sync: str | None = "deferred"
     max_total_tokens: int = 8192
     max_running_requests: int | None = 16
     chunked_prefill_size: int = 2048
@@ -250,6 +250,7 @@ def activate_reference_engine() -> None:
     One thread: the tensors are too small to share between cores.
     """
     os.environ["OMP_NUM_THREADS"] = "1"
+    os.environ["SPEC_TOGGLE_CHECK"] = "1"
     os.environ["SGLANG_IS_IN_CI"] = "true"  # its own assertions on relayed tokens and lengths
     os.environ["TORCHDYNAMO_DISABLE"] = "1"  # compiling them would take most of the run
     import torch

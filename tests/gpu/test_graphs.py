@@ -24,7 +24,7 @@ def prompts(encode: Encode) -> list[list[int]]:
     return [encode(text) for text in held_out_prompts(24, seed=71)]
 
 
-@pytest.mark.parametrize("sync", ["eager", "off"])
+@pytest.mark.parametrize("sync", ["deferred", "eager", "off"])
 @pytest.mark.parametrize("speculation", ["chain", "tree"])
 def test_plain_steps_replay_graphs(
     speculation: str, sync: str, engines: Engines, prompts: list[list[int]]

@@ -1,0 +1,136 @@
+"""The real scheduler stepped in this process, a clock on its iterations: no HTTP, no client."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from benchmarks.models import ModelPair
+from tests.engine.harness import EngineConfig, Request, StepEngine
+
+Script = Callable[[int], bool]
+
+
+class Tick(NamedTuple):
+    """When an iteration was handed to the worker (s), whether it decodes, and its batch size."""
+
+    time: float
+    is_decode: bool
+    size: int
+
+
+class SteppedServer:
+    """One engine on a device, reused for several draft syncs."""
+
+    def __init__(
+        self, models: ModelPair, speculation: str, attention: str, largest: int, tokens: int
+    ) -> None:
+        """``largest``: batch size; ``tokens``: longest request, prompt and output."""
+        is_dummy = models.label.startswith("dummy-")
+        extra: dict[str, Any] = {"chunked_prefill_size": 8192}
+        if is_dummy:
+            extra.update(load_format="dummy", skip_tokenizer_init=True, grammar_backend="none")
+        extra.update(_device_settings(attention, largest))
+        config = EngineConfig(
+            speculation,
+            sync="off" if speculation != "none" else None,
+            max_total_tokens=largest * (tokens + 64),
+            max_running_requests=largest,
+            extra=tuple(extra.items()),
+        )
+        self.engine = StepEngine(config, str(models.target), str(models.draft))
+        self._vocab_size = models.vocab_size
+        self.ticks: list[Tick] = []
+        self._clock_iterations()
+
+    def close(self) -> None:
+        self.engine.close()
+
+    def use_sync(self, kind: str, sync_tokens: int) -> None:
+        """Replace the draft sync; the engine must be idle."""
+        from spec_toggle.config import DynamicSpecConfig
+        from spec_toggle.draft_sync import make_draft_sync
+        from spec_toggle.worker import DynamicSpecWorker
+
+        before = self.engine.toggle
+        worker = self.engine.scheduler.model_worker
+        sync = make_draft_sync(DynamicSpecConfig(draft_sync=kind, sync_tokens=sync_tokens), worker)
+        toggle = DynamicSpecWorker(worker, before.controller, sync, before.graphs)
+        toggle.host_lengths = before.host_lengths
+        worker._dynamic_spec = worker.req_to_token_pool._dynamic_spec = toggle
+
+    def run(self, requests: Sequence[Request], script: Script | None) -> list[Any]:
+        """Serve from an empty prefix cache; ``ticks`` are those of this run."""
+        self.engine.flush()
+        self.ticks.clear()
+        return self.engine.run(requests, script)
+
+    def profile(
+        self, requests: Sequence[Request], script: Script | None, first: int, count: int
+    ) -> dict[str, float]:
+        """Device time of each kernel in iterations [first, first + count), us per iteration."""
+        from torch.profiler import ProfilerActivity, profile
+
+        profiler = profile(activities=[ProfilerActivity.CUDA])
+
+        def on_step(iteration: int) -> None:
+            if iteration == first:
+                profiler.start()
+            if iteration == first + count:
+                profiler.stop()
+
+        self.engine.on_step = on_step
+        self.run(requests, script)
+        self.engine.on_step = None
+        times = {e.key: e.device_time_total / count for e in profiler.key_averages()}
+        return dict(sorted(times.items(), key=lambda item: -item[1])[:60])
+
+    def random_requests(self, count: int, input_len: int, output_len: int) -> list[Request]:
+        rng = random.Random(count)
+        return [
+            Request([rng.randrange(self._vocab_size) for _ in range(input_len)], 0, output_len)
+            for _ in range(count)
+        ]
+
+    def _clock_iterations(self) -> None:
+        scheduler = self.engine.scheduler
+        original = scheduler.run_batch
+
+        def run_batch(batch: Any, *positional: Any, **named: Any) -> Any:
+            tick = Tick(time.perf_counter(), batch.forward_mode.is_decode(), len(batch.reqs))
+            self.ticks.append(tick)
+            return original(batch, *positional, **named)
+
+        scheduler.run_batch = run_batch
+
+
+def intervals_ms(ticks: Sequence[Tick], size: int, skip: int = 16) -> list[float]:
+    """Durations of decode iterations of the full batch, without the first ``skip`` of them."""
+    full = [tick.is_decode and tick.size == size for tick in ticks]
+    pairs = [i for i in range(len(ticks) - 1) if full[i] and full[i + 1]]
+    return [1e3 * (ticks[i + 1].time - ticks[i].time) for i in pairs[skip:]]
+
+
+def simulate_accept(length: float) -> None:
+    """Fix the accept length of rounds (0: the draft's own). SGLang reads this when imported."""
+    if length > 0:
+        os.environ.update(
+            SGLANG_SIMULATE_ACC_LEN=str(length),
+            SGLANG_SIMULATE_ACC_METHOD="match-expected",
+            SGLANG_SIMULATE_ACC_TOKEN_MODE="fixed",
+        )
+
+
+def _device_settings(attention: str, largest: int) -> dict[str, Any]:
+    if attention == "intel_amx":
+        return {}
+    return {
+        "dtype": "bfloat16",
+        "attention_backend": attention,
+        "cuda_graph_max_bs_decode": largest,
+        "cuda_graph_backend_prefill": "disabled",
+        "mem_fraction_static": 0.8,
+    }

@@ -1,0 +1,124 @@
+"""Tokens of plain steps whose draft KV is still to be written, in the order they were produced."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+NONE = -1
+
+
+class Entries(NamedTuple):
+    """What the draft needs to write its KV for n tokens, all on the device.
+
+    ``hidden``: the target's hidden states [n, width] at ``positions``; ``tokens``: int64 [n], the
+    token after each position, which is what the draft reads there; ``slots``: int64 [n], where its
+    KV goes; ``positions``: int64 [n].
+    """
+
+    hidden: torch.Tensor
+    tokens: torch.Tensor
+    slots: torch.Tensor
+    positions: torch.Tensor
+
+
+class PendingLog:
+    """A preallocated log over the whole batch, and the newest entry of each request.
+
+    Since every plain step takes in the whole running batch, an entry is a row of a step and need
+    not move when batches merge or shrink; memory is bounded by tokens, not by requests times a
+    window. All bookkeeping is on the host and depends on the batches alone.
+    """
+
+    def __init__(
+        self, capacity: int, max_requests: int, width: int, dtype: torch.dtype, device: str
+    ) -> None:
+        """``capacity``: entries; ``width``: of a hidden state, in elements of ``dtype``."""
+        self.capacity = capacity
+        # Zeros: rows of requests without an entry are gathered too, and must be finite.
+        self._hidden = torch.zeros((capacity, width), dtype=dtype, device=device)
+        self._fields = torch.zeros((3, capacity), dtype=torch.int64, device=device)
+        self._newest = torch.full((max_requests,), NONE, dtype=torch.int64)
+        self._used = 0
+        self._synced = 0
+
+    @property
+    def nbytes(self) -> int:
+        return int(self._hidden.nbytes + self._fields.nbytes)
+
+    @property
+    def pending(self) -> int:
+        """Entries whose draft KV is not written."""
+        return self._used - self._synced
+
+    @property
+    def is_empty(self) -> bool:
+        return self._used == 0
+
+    def has_room(self, count: int) -> bool:
+        return self._used + count <= self.capacity
+
+    def append_step(self, rows: torch.Tensor, entries: Entries) -> None:
+        """A plain step of the whole running batch; it supersedes every newest entry.
+
+        ``rows``: int64 [n] on the host, request-pool indices. Nothing may be pending when there is
+        no room.
+        """
+        if self.pending == 0:
+            self._used = self._synced = 0
+        self._newest.fill_(NONE)
+        self._append(rows, entries)
+
+    def append_synced(self, rows: torch.Tensor, entries: Entries) -> None:
+        """The last positions of a prefill whose draft KV is written already."""
+        nothing_pending = self.pending == 0
+        self._append(rows, entries)
+        if nothing_pending:
+            self._synced = self._used
+
+    def take_pending(self) -> Entries:
+        """The pending entries, as views. They count as synced from now on."""
+        part = slice(self._synced, self._used)
+        self._synced = self._used
+        tokens, slots, positions = self._fields[:, part]
+        return Entries(self._hidden[part], tokens, slots, positions)
+
+    def newest(self, rows: torch.Tensor) -> torch.Tensor:
+        """Index of each request's newest entry, or NONE; int64 [n] on the host, like ``rows``."""
+        return self._newest[rows]
+
+    def gather(self, index: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Hidden states [n, width] and tokens int64 [n] at ``index`` (int64 [n], device)."""
+        return self._hidden[index], self._fields[0, index]
+
+    def forget(self, rows: torch.Tensor) -> None:
+        """The requests have a draft state of their own again."""
+        if self.is_empty:
+            return
+        self._newest[rows] = NONE
+        if self.pending == 0 and bool((self._newest == NONE).all()):
+            self._used = self._synced = 0
+
+    def check(self, rows: torch.Tensor, lengths: torch.Tensor, table: torch.Tensor) -> None:
+        """Raise AssertionError unless the newest entries describe the last committed tokens.
+
+        ``lengths``: int64 [n], committed lengths; ``table``: ``req_to_token``. Waits for the
+        device.
+        """
+        index = self._newest[rows]
+        known = index != NONE
+        _, slots, positions = self._fields[:, index[known].to(self._fields.device)]
+        device = lengths.device
+        rows, lengths = rows.to(device)[known.to(device)], lengths[known.to(device)]
+        assert torch.equal(positions, lengths - 1), (positions, lengths)
+        assert torch.equal(slots, table[rows, positions].long()), (slots, rows, positions)
+
+    def _append(self, rows: torch.Tensor, entries: Entries) -> None:
+        count = len(rows)
+        assert self.has_room(count), (self._used, count, self.capacity)
+        part = slice(self._used, self._used + count)
+        self._hidden[part] = entries.hidden
+        torch.stack(entries[1:], out=self._fields[:, part])
+        self._newest[rows] = torch.arange(part.start, part.stop)
+        self._used += count
