@@ -26,10 +26,10 @@ from benchmarks.stepping import SteppedServer, intervals_ms, simulate_accept
 SYNCS = ("off", "deferred-256", "deferred-1024", "deferred-4096", "eager")
 SCHEMA = (
     "arms.<sync>.tax.<batch>: step_ms of plain steps of a full batch, without prefill and the "
-    "first 16 steps; ratio: mean over that of the arms none and none_again; arms.<sync>.switch: of every "
-    "switch the longest of the 3 intervals around it over the longer of the two normal (median) "
-    "iterations; arms.<sync>.resume.<plain steps>: tokens per round over the tokens that follow, "
-    "ratio: over the arm never_off at the same tokens."
+    "first 16 steps; ratio: mean over that of the arms none and none_again; arms.<sync>.switch: "
+    "of every switch the longest of the 3 intervals around it over the longer of the two normal "
+    "(median) iterations; arms.<sync>.resume.<plain steps>: tokens per round over the tokens that "
+    "follow, ratio: over the arm never_off at the same tokens."
 )
 
 

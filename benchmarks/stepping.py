@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from benchmarks.models import ModelPair
+from benchmarks.trace import Served
 from tests.engine.harness import EngineConfig, Request, StepEngine
 
 Script = Callable[[int], bool]
@@ -26,17 +27,28 @@ class SteppedServer:
     """One engine on a device, reused for several draft syncs."""
 
     def __init__(
-        self, models: ModelPair, speculation: str, attention: str, largest: int, tokens: int
+        self,
+        models: ModelPair,
+        speculation: str,
+        attention: str,
+        largest: int,
+        tokens: int,
+        is_adaptive: bool = False,
     ) -> None:
-        """``largest``: batch size; ``tokens``: longest request, prompt and output."""
+        """``largest``: batch size; ``tokens``: longest request, prompt and output.
+
+        ``is_adaptive``: upstream's own adaptive speculation in the toggle's place.
+        """
         is_dummy = models.label.startswith("dummy-")
         extra: dict[str, Any] = {"chunked_prefill_size": 8192}
         if is_dummy:
             extra.update(load_format="dummy", skip_tokenizer_init=True, grammar_backend="none")
         extra.update(_device_settings(attention, largest))
+        if is_adaptive:
+            extra["speculative_adaptive"] = True
         config = EngineConfig(
             speculation,
-            sync="off" if speculation != "none" else None,
+            sync=None if speculation == "none" or is_adaptive else "off",
             max_total_tokens=largest * (tokens + 64),
             max_running_requests=largest,
             extra=tuple(extra.items()),
@@ -67,6 +79,34 @@ class SteppedServer:
         self.engine.flush()
         self.ticks.clear()
         return self.engine.run(requests, script)
+
+    def serve(
+        self, requests: Sequence[Request], script: Script | None, clock: Callable[[int], float]
+    ) -> list[Served]:
+        """Like ``run``, with arrivals in seconds of ``clock`` and a time for every result."""
+        scheduler = self.engine.scheduler
+        original = scheduler.process_batch_result
+        events: dict[str, list[tuple[float, int]]] = {}
+
+        def process(batch: Any, *positional: Any, **named: Any) -> Any:
+            done = original(batch, *positional, **named)
+            now = clock(0)
+            for req in batch.reqs:
+                seen = events.setdefault(req.rid, [])
+                if len(req.output_ids) > (seen[-1][1] if seen else 0):
+                    seen.append((now, len(req.output_ids)))
+            return done
+
+        scheduler.process_batch_result = process
+        try:
+            self.engine.flush()
+            outcomes = self.engine.run(requests, script, clock)
+        finally:
+            scheduler.process_batch_result = original
+        return [
+            Served(request.arrival, events[outcome.req.rid])
+            for request, outcome in zip(requests, outcomes, strict=True)
+        ]
 
     def profile(
         self, requests: Sequence[Request], script: Script | None, first: int, count: int

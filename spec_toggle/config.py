@@ -34,7 +34,7 @@ class DynamicSpecConfig:
     hysteresis: int | None = None
     dwell: int = 16
     draft_sync: str = "deferred"
-    sync_tokens: int = 1024
+    sync_tokens: int = 4096
 
     def __post_init__(self) -> None:
         check_int("threshold", self.threshold, 0, 1 << 20)

@@ -61,10 +61,10 @@ class EngineConfig:
 
 @dataclass
 class Request:
-    """A prompt, when it arrives (loop iteration), and how it is sampled."""
+    """A prompt, when it arrives (by the clock of the run), and how it is sampled."""
 
     prompt: Sequence[int]
-    arrival: int = 0
+    arrival: float = 0
     max_new_tokens: int = 30
     sampling: dict[str, Any] = field(default_factory=dict)
     logprob: bool = False
@@ -173,8 +173,16 @@ class StepEngine:
             + scheduler.tree_cache.evictable_size()
         )
 
-    def run(self, requests: Sequence[Request], script: Script | None = None) -> list[Outcome]:
-        """Serve ``requests`` to completion with the modes of ``script``, then drain."""
+    def run(
+        self,
+        requests: Sequence[Request],
+        script: Script | None = None,
+        clock: Callable[[int], float] | None = None,
+    ) -> list[Outcome]:
+        """Serve ``requests`` to completion with the modes of ``script``, then drain.
+
+        ``clock``: loop iteration to the time that arrivals are given in; None: iterations.
+        """
         scheduler = self.scheduler
         if script is not None:
             self.toggle.controller.policy = ScriptedPolicy(script)
@@ -185,7 +193,8 @@ class StepEngine:
 
         def ingest(*_: Any, **__: Any) -> list[Any]:
             nonlocal iteration, idle
-            for index in [i for i in waiting if requests[i].arrival <= iteration]:
+            now = iteration if clock is None else clock(iteration)
+            for index in [i for i in waiting if requests[i].arrival <= now]:
                 waiting.remove(index)
                 tokenized = self._tokenized(requests[index])
                 scheduler.process_input_requests([tokenized])
@@ -202,7 +211,7 @@ class StepEngine:
             idle = idle + 1 if done else 0
             if idle > 3:  # overlap processes the last results one iteration late
                 scheduler.gracefully_exit = True
-            assert iteration < 20_000, "the engine does not finish"
+            assert clock or iteration < 20_000, "the engine does not finish"
             return []
 
         scheduler.gracefully_exit = False
