@@ -15,6 +15,7 @@ ARMS = (
     "toggle",
     "none_again",
     "forced_plain_off",
+    "forced_plain_deferred",
     "forced_plain_eager",
     "adaptive",
 )
@@ -77,6 +78,7 @@ def arm_flags(arm: str, setup: Setup) -> list[str]:
         "adaptive": ["--speculative-adaptive"],
         "toggle": _toggle_flags(setup.threshold, setup.sync),
         "forced_plain_off": _toggle_flags(0, "off"),
+        "forced_plain_deferred": _toggle_flags(0, "deferred"),
         "forced_plain_eager": _toggle_flags(0, "eager"),
     }
     return [*speculation, *own[arm]]

@@ -100,7 +100,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--spec", default="chain", choices=tuple(SPECULATIONS), help="3-1-4, or 3-4-8 with topk 4")
     add("--accept", type=float, default=2.6, help="simulated accept length; 0: the draft's own")
     add("--threshold", type=int, default=32, help="of the arm 'toggle'")
-    add("--sync", default="eager", help="draft sync of the arm 'toggle'")
+    add("--sync", default="deferred", help="draft sync of the arm 'toggle'")
     add("--input-len", type=int, default=256)
     add("--output-len", type=int, default=256)
     add("--model", default="dummy-8b", help=f"a folder, or one of {', '.join(DUMMY_NAMES)}")

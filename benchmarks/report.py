@@ -25,6 +25,7 @@ BARS = (
     Bar("forced_plain_off", "none", 0.99, (64, 128, 256)),
     Bar("toggle", "envelope", 0.98, None),
 )
+FORCED = ("forced_plain_off", "forced_plain_deferred", "forced_plain_eager")
 PLOTTED = {"none": "o-", "static": "s-", "adaptive": "^-", "toggle": "D-", "envelope": "k--"}
 
 
@@ -123,7 +124,7 @@ def throughput_table(result: Result) -> str:
 
 def off_tax_table(result: Result) -> str:
     """Forced-plain servers against one without speculation, and that one against itself later."""
-    arms = [a for a in ("forced_plain_off", "forced_plain_eager") if a in result.arms]
+    arms = [arm for arm in FORCED if arm in result.arms]
     head = ["concurrency", "none", "none_again", "none_again / none", "compared with"]
     for arm in arms:
         head += [arm, "ratio", "TPOT p50 ratio"]

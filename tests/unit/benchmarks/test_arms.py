@@ -37,6 +37,7 @@ def test_no_speculative_flag_in_the_command_without_speculation(setup: Setup) ->
     [
         ("toggle", "24", "eager"),
         ("forced_plain_off", "0", "off"),
+        ("forced_plain_deferred", "0", "deferred"),
         ("forced_plain_eager", "0", "eager"),
     ],
 )
