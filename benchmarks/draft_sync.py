@@ -26,7 +26,8 @@ from benchmarks.stepping import SteppedServer, intervals_ms, simulate_accept
 SYNCS = ("off", "deferred-256", "deferred-1024", "deferred-4096", "eager")
 SCHEMA = (
     "arms.<sync>.tax.<batch>: step_ms of plain steps of a full batch, without prefill and the "
-    "first 16 steps; ratio: mean over that of the arms none and none_again; arms.<sync>.switch: "
+    "first 16 steps; prefill_ms: of all prompts of the batch; ratio: mean step over that of the "
+    "arms none and none_again; arms.<sync>.switch: "
     "of every switch the longest of the 3 intervals around it over the longer of the two normal "
     "(median) iterations; arms.<sync>.resume.<plain steps>: tokens per round over the tokens that "
     "follow, ratio: over the arm never_off at the same tokens."
@@ -88,7 +89,11 @@ def _tax(server: SteppedServer, batches: list[int], chosen: argparse.Namespace) 
         requests = server.random_requests(size, chosen.input_len, chosen.steps)
         script = None if server.engine.config.sync is None else (lambda _: True)
         server.run(requests, script)
-        measured[str(size)] = {"step_ms": _summary(intervals_ms(server.ticks, size))}
+        first = next(tick.time for tick in server.ticks if tick.is_decode)
+        measured[str(size)] = {
+            "step_ms": _summary(intervals_ms(server.ticks, size)),
+            "prefill_ms": 1e3 * (first - server.ticks[0].time),
+        }
         if size in chosen.profile:
             first = chosen.steps // 2
             measured[str(size)]["kernels_us"] = server.profile(requests, script, first, 32)

@@ -93,10 +93,10 @@ def _without_paths(flags: list[str]) -> list[str]:
 
 
 def file_name(setup: Setup, sglang: str, gpu: str) -> str:
-    """``envelope-<sglang>-<gpu>-<attention>-<shape>-<accept>.json``."""
+    """``envelope-<sglang>-<gpu>-<attention>-<shape>-<accept>.json``; the sync is the toggle's."""
     steps, topk, tokens = setup.steps_topk_tokens
     lengths = f"{setup.input_len}x{setup.output_len}"
-    shape = f"{setup.models.label}-{lengths}-{steps}-{topk}-{tokens}"
+    shape = f"{setup.models.label}-{lengths}-{steps}-{topk}-{tokens}-{setup.sync}"
     accept = f"{setup.accept:g}" if setup.accept > 0 else "real"
     return f"envelope-{sglang}-{gpu_slug(gpu)}-{setup.attention}-{shape}-{accept}.json"
 

@@ -220,17 +220,17 @@ def _prompt_entries(
 
     hidden: [tokens, width]; next_token_ids: int64 [batch].
     """
-    extend = torch.tensor(batch.extend_lens)
-    prefix = torch.tensor(batch.prefix_lens)
+    # Only the lengths travel to the device: a copy of more than 64 KB from pageable memory would
+    # hold the host until the target's prefill is over.
+    lengths = torch.tensor([batch.extend_lens, batch.prefix_lens])
+    total = int(lengths[0].sum())
+    extend, prefix = lengths.to(batch.device, non_blocking=True)
     ends = extend.cumsum(0)
-    positions = torch.arange(int(ends[-1])) + torch.repeat_interleave(
-        prefix - ends + extend, extend
-    )
-    last = (ends - 1).to(batch.device, non_blocking=True)
+    starts = torch.repeat_interleave(prefix - ends + extend, extend, output_size=total)
     tokens = torch.roll(batch.input_ids.long(), -1)
-    tokens[last] = _eagle_prefill_tail_tokens(batch, next_token_ids).long()
-    slots = batch.out_cache_loc.long()
-    return Entries(hidden, tokens, slots, positions.to(batch.device, non_blocking=True)), last
+    tokens[ends - 1] = _eagle_prefill_tail_tokens(batch, next_token_ids).long()
+    positions = torch.arange(total, device=batch.device) + starts
+    return Entries(hidden, tokens, batch.out_cache_loc.long(), positions), ends - 1
 
 
 def _blank_draft_input(worker: Any, next_token_ids: torch.Tensor) -> EagleDraftInput:
