@@ -4,36 +4,71 @@ from __future__ import annotations
 
 import argparse
 import sys
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 
 from rich.console import Console
 from rich.table import Table
 
 from spec_toggle import __version__
 from spec_toggle.args import add_flags
+from spec_toggle.source import Source, installed_source
 
 
-def check() -> int:
-    """Print every hook with its verdict. Returns 0 if all fit the installed SGLang, else 1."""
+def fail(error: Exception | str, code: int = 2) -> int:
+    print(f"spec-toggle: error: {error}", file=sys.stderr)
+    return code
+
+
+def check(release: str | None = None) -> int:
+    """Print every place of the contract with its verdict, for ``release`` or the installed one.
+
+    Returns 0 if all of it holds, 1 if not or without SGLang, 2 if the release cannot be had.
+    """
+    from spec_toggle.releases import FetchError, source_of
+
     try:
-        release = version("sglang")
-    except PackageNotFoundError:
-        print("spec-toggle: error: SGLang is not installed in this environment.", file=sys.stderr)
-        return 1
-    from spec_toggle.hooks import FLAG_HOOKS, TOGGLE_HOOKS
-    from spec_toggle.install import find_problems
+        if release is not None:
+            return _report(release, source_of(release))
+        source = installed_source()
+    except ModuleNotFoundError as error:
+        return fail(error, 1)
+    except FetchError as error:
+        return fail(error)
+    return _report(version("sglang"), source)
+
+
+def _report(release: str, source: Source) -> int:
+    from spec_toggle.assumptions import requirements
+    from spec_toggle.contract import differences
 
     table = Table(title=f"spec-toggle {__version__} on SGLang {release}")
-    for column in ("hook", "kind", "why", "fits"):
+    for column in ("place", "kind", "why", "found"):
         table.add_column(column, overflow="fold")
     misfits = 0
-    for hook in (*FLAG_HOOKS, *TOGGLE_HOOKS):
-        problems = find_problems([hook])
+    for requirement in requirements():
+        problems = differences(source, requirement)
         misfits += bool(problems)
-        name = hook.target.removeprefix("sglang.srt.")
-        table.add_row(name, hook.kind.lower(), hook.why, "; ".join(problems) or "yes")
+        place = requirement.target.removeprefix("sglang.srt.")
+        short = (problem.removeprefix(f"{requirement.target} ") for problem in problems)
+        table.add_row(place, requirement.kind, requirement.why, "; ".join(short) or "yes")
+    table.caption = f"{misfits} of {table.row_count} places differ" if misfits else "all found"
     Console().print(table)
     return 1 if misfits else 0
+
+
+def releases() -> int:
+    """Print the table of releases that stands in the README."""
+    from spec_toggle.assumptions import requirements
+    from spec_toggle.contract import lacking
+    from spec_toggle.releases import RELEASES, FetchError, source_of, support_table
+
+    places = requirements()
+    try:
+        lacks = {release: lacking(source_of(release), places) for release in RELEASES}
+    except FetchError as error:
+        return fail(error)
+    print(support_table(lacks, len(places)))
+    return 0
 
 
 def flags() -> int:
@@ -44,14 +79,37 @@ def flags() -> int:
     return 0
 
 
+def patch(action: str, target: str | None) -> int:
+    """Print a line for each patch of the release. Returns 0, or 2 if nothing could be done."""
+    from spec_toggle.patching import PatchError, run
+
+    try:
+        print("\n".join(run(action, target)))
+    except PatchError as error:
+        return fail(error)
+    return 0
+
+
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="spec-toggle", description=__doc__)
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("check", help="check every hook against the installed SGLang")
+    checking = commands.add_parser("check", help="check the contract with the installed SGLang")
+    which = checking.add_mutually_exclusive_group()
+    which.add_argument("--release", metavar="X.Y.Z", help="check the wheel of a release instead")
+    which.add_argument("--releases", action="store_true", help="print the table of releases")
     commands.add_parser("flags", help="show the flags added to `sglang serve`")
+    patching = commands.add_parser("patch", help="apply, reverse or show the patches of a release")
+    patching.add_argument("action", choices=("apply", "reverse", "status"))
+    patching.add_argument(
+        "--target", metavar="DIR", help="the folder that holds the package (default: installed)"
+    )
     chosen = parser.parse_args(argv)
-    return {"check": check, "flags": flags}[chosen.command]()
+    if chosen.command == "check":
+        return releases() if chosen.releases else check(chosen.release)
+    if chosen.command == "patch":
+        return patch(chosen.action, chosen.target)
+    return flags()
 
 
 if __name__ == "__main__":

@@ -1,77 +1,83 @@
-"""Checking the hook table against the installed SGLang, and installing it."""
+"""Checking the contract with the installed SGLang, and installing the hooks."""
 
 from __future__ import annotations
 
 import functools
 import importlib
-import inspect
 import multiprocessing
 import pkgutil
 import sys
 from collections.abc import Iterable
+from importlib.metadata import version
 
 from spec_toggle import args
+from spec_toggle.assumptions import requirements
 from spec_toggle.config import ConfigError
+from spec_toggle.contract import lacking
 from spec_toggle.hooks import TOGGLE_HOOKS, Hook
+from spec_toggle.releases import SUPPORTED
+from spec_toggle.source import installed_source
+
+NAMED = 3  # problems named in a refusal
 
 # Targets that carry our handler in this process.
 _installed: set[str] = set()
 
 
-def find_problems(hooks: Iterable[Hook]) -> list[str]:
-    """What keeps ``hooks`` from fitting the installed SGLang: targets or parameters missing."""
+@functools.cache
+def contract_problems() -> tuple[str, ...]:
+    """What the source of the installed SGLang lacks of the contract."""
+    lacks = lacking(installed_source(), requirements())
+    return tuple(problem for problems in lacks.values() for problem in problems)
+
+
+def missing_targets(hooks: Iterable[Hook]) -> list[str]:
+    """Targets that cannot be imported here, whatever the source says."""
     problems = []
     for hook in hooks:
         try:
-            target = pkgutil.resolve_name(hook.target)
+            pkgutil.resolve_name(hook.target)
         except (ImportError, AttributeError) as error:
             problems.append(f"{hook.target} is missing ({error})")
-            continue
-        known = inspect.signature(target).parameters
-        problems += [
-            f"{hook.target} has no parameter {name!r}"
-            for name in hook.parameters
-            if name not in known
-        ]
     return problems
 
 
-def check_contract() -> None:
-    """Raise ConfigError unless every hook of the toggle fits the installed SGLang."""
-    from importlib.metadata import version
-
-    problems = find_problems(TOGGLE_HOOKS)
-    if problems:
-        raise ConfigError(
-            f"--enable-dynamic-spec does not fit SGLang {version('sglang')}: "
-            f"{'; '.join(problems)}. Install a supported release (0.5.23), or remove the flag."
-        )
+def refuse(problems: Iterable[str]) -> None:
+    """Raise ConfigError if there are any problems."""
+    found = list(problems)
+    if not found:
+        return
+    more = f"; and {len(found) - NAMED} more, which spec-toggle check lists"
+    raise ConfigError(
+        f"--enable-dynamic-spec does not fit SGLang {version('sglang')}: "
+        f"{'; '.join(found[:NAMED])}{more if len(found) > NAMED else ''}. "
+        f"Install a supported release ({', '.join(SUPPORTED)}), or remove the flag."
+    )
 
 
 def install(hooks: Iterable[Hook]) -> None:
     """Wrap each target with its handler, once in a process, over whatever is there by now.
 
     Not through ``HookRegistry.apply_hooks``: it leaves out targets that another plugin has hooked
-    before, and only logs a hook that it cannot apply. Raises ConfigError for one that did not land.
+    before, and only logs a hook that it cannot apply. Raises ConfigError, before any is installed
+    if a target is missing, or for one that did not land.
     """
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
+    refuse(missing_targets(hooks))
     for hook in hooks:
         if hook.target in _installed:
             continue
         before = pkgutil.resolve_name(hook.target)
         HookRegistry._apply_target(hook.target, [(HookType[hook.kind], hook.handler, None)])
         if pkgutil.resolve_name(hook.target) is before:
-            raise ConfigError(
-                f"--enable-dynamic-spec: SGLang did not apply the hook on {hook.target}. "
-                "Install a supported release (0.5.23), or remove the flag."
-            )
+            refuse([f"the hook on {hook.target} was not applied"])
         _installed.add(hook.target)
 
 
 def enable_toggle() -> None:
-    """Install the toggle's hooks in this process. Raises ConfigError if one does not fit."""
-    check_contract()
+    """Install the toggle's hooks at a launch. Raises ConfigError if the release does not fit."""
+    refuse(contract_problems())
     install(TOGGLE_HOOKS)
 
 

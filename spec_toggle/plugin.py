@@ -10,7 +10,7 @@ from spec_toggle import install
 from spec_toggle.adapters import config_from_environment
 from spec_toggle.args import exit_with
 from spec_toggle.config import ENVIRONMENT, ConfigError
-from spec_toggle.hooks import FLAG_HOOKS
+from spec_toggle.hooks import FLAG_HOOKS, TOGGLE_HOOKS
 from spec_toggle.reference.launch import is_requested
 
 
@@ -25,17 +25,18 @@ def activate() -> None:
     if multiprocessing.parent_process() is None:
         # Only a launch in this process may set it, for the processes that it starts.
         os.environ.pop(ENVIRONMENT, None)
-    asked = "--enable-dynamic-spec" in sys.argv
-    problems = install.find_problems(FLAG_HOOKS)
-    if problems and asked:
-        exit_with(ConfigError(f"this SGLang cannot take the flags: {'; '.join(problems)}"))
-    if not problems:
+    try:
         install.install(FLAG_HOOKS)
         install.accept_engine_keywords()
+    except ConfigError as error:
+        if "--enable-dynamic-spec" in sys.argv:
+            exit_with(error)
+        return
     is_scheduler = "sglang.srt.managers.scheduler" in sys.modules
     if config_from_environment() is not None and is_scheduler:
         try:
-            install.enable_toggle()
+            # The launch has checked the contract: its processes need not read the source again.
+            install.install(TOGGLE_HOOKS)
         except ConfigError as error:
             exit_with(error)
 
