@@ -20,14 +20,14 @@ def check() -> int:
     except PackageNotFoundError:
         print("spec-toggle: error: SGLang is not installed in this environment.", file=sys.stderr)
         return 1
-    from spec_toggle.hooks import FLAG_HOOKS, TOGGLE_HOOKS
+    from spec_toggle.hooks import FLAG_HOOKS, HTTP_HOOKS, TOGGLE_HOOKS
     from spec_toggle.install import find_problems
 
     table = Table(title=f"spec-toggle {__version__} on SGLang {release}")
     for column in ("hook", "kind", "why", "fits"):
         table.add_column(column, overflow="fold")
     misfits = 0
-    for hook in (*FLAG_HOOKS, *TOGGLE_HOOKS):
+    for hook in (*FLAG_HOOKS, *TOGGLE_HOOKS, *HTTP_HOOKS):
         problems = find_problems([hook])
         misfits += bool(problems)
         name = hook.target.removeprefix("sglang.srt.")

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from spec_toggle import args
 from spec_toggle.config import ConfigError
-from spec_toggle.hooks import TOGGLE_HOOKS, Hook
+from spec_toggle.hooks import HTTP_HOOKS, TOGGLE_HOOKS, Hook
 
 # Targets that carry our handler in this process.
 _installed: set[str] = set()
@@ -36,11 +36,11 @@ def find_problems(hooks: Iterable[Hook]) -> list[str]:
     return problems
 
 
-def check_contract() -> None:
-    """Raise ConfigError unless every hook of the toggle fits the installed SGLang."""
+def check_contract(hooks: Iterable[Hook] = TOGGLE_HOOKS) -> None:
+    """Raise ConfigError unless every one of ``hooks`` fits the installed SGLang."""
     from importlib.metadata import version
 
-    problems = find_problems(TOGGLE_HOOKS)
+    problems = find_problems(hooks)
     if problems:
         raise ConfigError(
             f"--enable-dynamic-spec does not fit SGLang {version('sglang')}: "
@@ -73,6 +73,13 @@ def enable_toggle() -> None:
     """Install the toggle's hooks in this process. Raises ConfigError if one does not fit."""
     check_contract()
     install(TOGGLE_HOOKS)
+
+
+def enable_server() -> None:
+    """As ``enable_toggle``, in a process that is to launch an HTTP server."""
+    enable_toggle()
+    check_contract(HTTP_HOOKS)
+    install(HTTP_HOOKS)
 
 
 def accept_engine_keywords() -> None:
