@@ -1,16 +1,19 @@
-"""``spec-toggle``: what the plugin offers, and whether the installed SGLang can take it."""
+"""Check the plugin against the installed SGLang; see and steer a running server."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 from importlib.metadata import PackageNotFoundError, version
+from typing import NoReturn
 
 from rich.console import Console
 from rich.table import Table
 
 from spec_toggle import __version__
-from spec_toggle.args import add_flags
+from spec_toggle.args import add_flags, exit_with
+from spec_toggle.endpoint import EndpointError
+from spec_toggle.operation import add_commands
 
 
 def check() -> int:
@@ -44,15 +47,25 @@ def flags() -> int:
     return 0
 
 
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line; argparse would print the usage first."""
+
+    def error(self, message: str) -> NoReturn:
+        exit_with(ValueError(message))
+
+
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="spec-toggle", description=__doc__)
+    parser = Parser(prog="spec-toggle", description=__doc__)
     parser.add_argument("--version", action="version", version=__version__)
-    commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("check", help="check every hook against the installed SGLang")
-    commands.add_parser("flags", help="show the flags added to `sglang serve`")
-    chosen = parser.parse_args(argv)
-    return {"check": check, "flags": flags}[chosen.command]()
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
+    commands = parser.add_subparsers(dest="command", required=True, parser_class=Parser)
+    for name, run, about in (
+        ("check", check, "check every hook against the installed SGLang"),
+        ("flags", flags, "show the flags added to `sglang serve`"),
+    ):
+        commands.add_parser(name, help=about).set_defaults(run=lambda _, run=run: run())
+    add_commands(commands)
+    given = parser.parse_args(argv)
+    try:
+        return int(given.run(given))
+    except EndpointError as error:
+        exit_with(error)
