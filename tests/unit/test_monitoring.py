@@ -26,7 +26,9 @@ SUFFIXES = {
     "summary": ("_sum", "_count"),
     "gauge": ("",),
 }
-SERIES = re.compile(r"\b((?:spec_toggle_|sglang:)\w+)")
+# SGLang's names as a query must write them: the colon arrives escaped in some Prometheus releases.
+SERIES = re.compile(r"\b(spec_toggle_\w+|sglang\[:_\]\w+)")
+PLAIN_COLON = re.compile(r"sglang[:_]\w")
 
 
 def toggle_series() -> set[str]:
@@ -76,8 +78,8 @@ def queries() -> dict[str, str]:
 
 @pytest.mark.parametrize(("where", "query"), queries().items())
 def test_a_query_names_existing_series(where: str, query: str) -> None:
-    names = set(SERIES.findall(query))
-    assert names, where
+    names = {name.replace("[:_]", ":") for name in SERIES.findall(query)}
+    assert names and not PLAIN_COLON.search(query), where
     assert names <= toggle_series() | sglang_series(), where
 
 
