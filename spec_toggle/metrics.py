@@ -88,18 +88,24 @@ class ToggleMetrics:
         )
 
     def _start_at_zero(self) -> None:
-        """Samples for all that has a source in any server: a rate needs a zero to rise from."""
+        """Samples for all that has a source in any server: a rate needs a zero to rise from.
+
+        What every iteration counts is looked up here, once: a look-up costs more than the count.
+        """
         self._speculating.labels(**self._labels).set(1)
         self._collapses.labels(**self._labels)
         for mode, causes in CAUSES.items():
             self._forced.labels(**self._labels, mode=mode.value).set(0)
             for cause in causes:
                 self._switches.labels(**self._labels, mode=mode.value, reason=cause)
-            for counter in (self._seconds, self._iterations, self._tokens):
-                counter.labels(**self._labels, mode=mode.value)
-        for age in (YOUNG, OLD):
-            self._verifications.labels(**self._labels, age=age)
-            self._verified_tokens.labels(**self._labels, age=age)
+            self._seconds.labels(**self._labels, mode=mode.value)
+        self._iterations_of = self._children(self._iterations, "mode", [m.value for m in Mode])
+        self._tokens_of = self._children(self._tokens, "mode", [m.value for m in Mode])
+        self._verifications_of = self._children(self._verifications, "age", [YOUNG, OLD])
+        self._verified_tokens_of = self._children(self._verified_tokens, "age", [YOUNG, OLD])
+
+    def _children(self, counter: Counter, label: str, values: list[str]) -> dict[str, Counter]:
+        return {value: counter.labels(**self._labels, **{label: value}) for value in values}
 
     def switch(self, mode: Mode, cause: str) -> None:
         self._switches.labels(**self._labels, mode=mode.value, reason=cause).inc()
@@ -113,16 +119,16 @@ class ToggleMetrics:
         self._seconds.labels(**self._labels, mode=mode.value).inc(elapsed_s)
 
     def iteration(self, mode: Mode) -> None:
-        self._iterations.labels(**self._labels, mode=mode.value).inc()
+        self._iterations_of[mode.value].inc()
 
     def tokens(self, mode: Mode, count: int) -> None:
-        self._tokens.labels(**self._labels, mode=mode.value).inc(count)
+        self._tokens_of[mode.value].inc(count)
 
     def round(self, age: int | None, requests: int, tokens: int) -> None:
         """``age``: 1 for the first round after a return to SPEC; None if it never left."""
         label = age_of(age)
-        self._verifications.labels(**self._labels, age=label).inc(requests)
-        self._verified_tokens.labels(**self._labels, age=label).inc(tokens)
+        self._verifications_of[label].inc(requests)
+        self._verified_tokens_of[label].inc(tokens)
 
     def collapse(self) -> None:
         self._collapses.labels(**self._labels).inc()
