@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from spec_toggle.compat import replaced
 from spec_toggle.policy import Mode
 
 # Attribute that marks a GenerationBatchResult which holds no verified round.
 PLAIN_RESULT = "is_plain_step"
+# Attribute of a round's result: how many rounds after a return to SPEC it ran.
+ROUND_AGE = "rounds_since_resume"
+# An int per request that SGLang carries to the process that answers clients, and that no EAGLE
+# round fills: ours counts the request's plain tokens in it.
+CARRIER = "spec_num_block_accept_tokens"
 
 
 def resolve_tokens(
@@ -22,28 +28,33 @@ def resolve_tokens(
     is_plain = getattr(result, PLAIN_RESULT, False)
     live = [not (req.is_retracted or req.finished()) for req in batch.reqs]
     tokens = original(processor, result, batch)
+    counts = _count_output(batch.reqs, live, tokens)
     if is_plain:
-        for req, is_live in zip(batch.reqs, live, strict=True):
+        for req, is_live, count in zip(batch.reqs, live, counts, strict=True):
             if is_live:
                 req.spec_verify_ct -= 1
                 req.spec_correct_drafts_histogram[0] -= 1
+                setattr(req, CARRIER, getattr(req, CARRIER) + count)
     toggle = getattr(processor.model_worker, "_dynamic_spec", None)
     if toggle is not None:
         mode = Mode.PLAIN if is_plain else Mode.SPEC
-        toggle.controller.count_tokens(mode, _count_output(batch.reqs, live, tokens))
+        toggle.controller.count_tokens(mode, sum(counts))
+        if not is_plain:
+            verified = sum(len(run) for run, is_live in zip(tokens, live, strict=True) if is_live)
+            age = getattr(result, ROUND_AGE, None)
+            toggle.controller.count_round(age, sum(live), verified)
     # ``update_spec_metrics`` follows at once, and does not see the result.
     processor.metrics_reporter._last_result_is_plain = is_plain
     return tokens
 
 
-def _count_output(reqs: list[Any], live: list[bool], tokens: list[list[int]]) -> int:
-    """Tokens that clients get: a round's run may pass a request's last token."""
-    count = 0
+def _count_output(reqs: list[Any], live: list[bool], tokens: list[list[int]]) -> list[int]:
+    """Tokens that each client gets: a round's run may pass a request's last token."""
+    counts = []
     for req, is_live, run in zip(reqs, live, tokens, strict=True):
-        if is_live:
-            left = req.sampling_params.max_new_tokens - len(req.output_ids)
-            count += max(0, min(len(run), left))
-    return count
+        left = req.sampling_params.max_new_tokens - len(req.output_ids) if is_live else 0
+        counts.append(max(0, min(len(run), left)))
+    return counts
 
 
 def update_spec_metrics(
@@ -56,24 +67,32 @@ def update_spec_metrics(
 def report_decode_stats(
     original: Callable[..., None], reporter: Any, *args: Any, **kwargs: Any
 ) -> None:
-    """An interval without a round would divide by zero: report an accept length of 0 for it."""
-    if reporter.spec_num_forward_ct:
-        original(reporter, *args, **kwargs)
-        return
-    total = reporter.spec_total_num_forward_ct
-    reporter.spec_num_forward_ct = 1
-    try:
-        original(reporter, *args, **kwargs)
-    finally:
-        reporter.spec_num_forward_ct = 0
-        reporter.spec_total_num_forward_ct = total
+    """Name the mode in the decode line, before the word about graphs.
+
+    An interval without a round would divide by zero: report an accept length of 0 for it.
+    """
+    mode = Mode.PLAIN if getattr(reporter, "_last_result_is_plain", False) else Mode.SPEC
+    label = f"mode: {mode.name}, {reporter._graph_backend_label}"
+    with replaced(reporter, _graph_backend_label=label):
+        if reporter.spec_num_forward_ct:
+            original(reporter, *args, **kwargs)
+            return
+        total = reporter.spec_total_num_forward_ct
+        with replaced(reporter, spec_num_forward_ct=1, spec_total_num_forward_ct=total):
+            original(reporter, *args, **kwargs)
 
 
 def request_metrics(
     result: None, manager: Any, meta_info: dict[str, Any], recv_obj: Any, i: int
 ) -> None:
-    """Upstream divides all tokens of a request by its rounds; plain tokens came from none."""
+    """Upstream divides all tokens of a request by its rounds; plain tokens came from none.
+
+    Beside upstream's figures: ``dynamic_spec_plain_tokens``, how many tokens came from plain steps.
+    """
     del result, manager
+    plain_tokens = getattr(recv_obj, CARRIER, None)
+    if plain_tokens:
+        meta_info["dynamic_spec_plain_tokens"] = plain_tokens[i]
     if "spec_accept_length" in meta_info:
         rounds = recv_obj.spec_verify_ct[i]
         meta_info["spec_accept_length"] = 1 + recv_obj.spec_num_correct_drafts[i] / rounds

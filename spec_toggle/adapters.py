@@ -9,10 +9,13 @@ from collections.abc import Callable
 from typing import Any
 
 from spec_toggle import args
+from spec_toggle.accounting import ROUND_AGE
 from spec_toggle.config import ENVIRONMENT, ConfigError, DynamicSpecConfig
 from spec_toggle.controller import Controller
 from spec_toggle.host_lengths import HostLengths
+from spec_toggle.policy import Mode
 from spec_toggle.support import check_model, check_support
+from spec_toggle.telemetry import Telemetry
 
 logger = logging.getLogger(__name__)
 
@@ -28,9 +31,9 @@ def add_cli_args(result: None, parser: Any) -> None:
 
 
 def from_cli_args(original: Callable[..., Any], cls: Any, namespace: Any) -> Any:
-    from spec_toggle.install import enable_toggle
+    from spec_toggle.install import enable_server
 
-    return args.from_cli_args(original, enable_toggle, cls, namespace)
+    return args.from_cli_args(original, enable_server, cls, namespace)
 
 
 def check_server_args(result: None, server_args: Any) -> None:
@@ -75,13 +78,7 @@ def attach_toggle(result: None, scheduler: Any, *_: Any, **__: Any) -> None:
     config = config_from_environment()
     if config is None:
         return
-    collector = scheduler.metrics_reporter.metrics_collector
-    metrics = None
-    if collector is not None:
-        from spec_toggle.metrics import ToggleMetrics
-
-        metrics = ToggleMetrics(dict(collector.labels))
-    controller = Controller.from_config(config, metrics)
+    controller = Controller.from_config(config, _telemetry(scheduler.metrics_reporter))
     worker = scheduler.model_worker
     draft_sync, graphs = worker._dynamic_spec_parts
     toggle = DynamicSpecWorker(worker, controller, draft_sync, graphs)
@@ -94,6 +91,17 @@ def attach_toggle(result: None, scheduler: Any, *_: Any, **__: Any) -> None:
         config.to_json(),
         scheduler.max_running_requests,
     )
+
+
+def _telemetry(reporter: Any) -> Telemetry | None:
+    """Of the rank that writes SGLang's statistics; None on the other tensor-parallel ranks."""
+    if not reporter.is_stats_logging_rank:
+        return None
+    if reporter.metrics_collector is None:
+        return Telemetry()
+    from spec_toggle.metrics import ToggleMetrics
+
+    return Telemetry(ToggleMetrics(dict(reporter.metrics_collector.labels)))
 
 
 def allocate_parts(result: None, worker: Any) -> None:
@@ -141,4 +149,7 @@ def forward_batch_generation(
     toggle = getattr(worker, "_dynamic_spec", None)
     if toggle is None:
         return original(worker, batch, *positional, **kwargs)
-    return toggle.forward(functools.partial(original, worker), batch, *positional, **kwargs)
+    result = toggle.forward(functools.partial(original, worker), batch, *positional, **kwargs)
+    if toggle.controller.mode is Mode.SPEC:
+        setattr(result, ROUND_AGE, toggle.controller.rounds_since_resume)
+    return result

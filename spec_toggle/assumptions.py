@@ -14,7 +14,7 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(text.split())
 
 
-HOOKS = (*hooks.FLAG_HOOKS, *hooks.TOGGLE_HOOKS)
+HOOKS = (*hooks.FLAG_HOOKS, *hooks.TOGGLE_HOOKS, *hooks.HTTP_HOOKS)
 DRAFT_WORKER = "sglang.srt.speculative.eagle_worker_v2.EagleDraftWorker"
 MODEL_RUNNER = "sglang.srt.model_executor.model_runner.ModelRunner"
 ENGINE = "sglang.srt.entrypoints.engine.Engine"

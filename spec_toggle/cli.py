@@ -1,16 +1,19 @@
-"""``spec-toggle``: what the plugin offers, and whether the installed SGLang can take it."""
+"""``spec-toggle``: checks against an installed SGLang, patches, and a running server."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 from importlib.metadata import version
+from typing import Any, NoReturn
 
 from rich.console import Console
 from rich.table import Table
 
 from spec_toggle import __version__
-from spec_toggle.args import add_flags
+from spec_toggle.args import add_flags, exit_with
+from spec_toggle.endpoint import EndpointError
+from spec_toggle.operation import add_commands
 from spec_toggle.source import Source, installed_source
 
 
@@ -90,26 +93,44 @@ def patch(action: str, target: str | None) -> int:
     return 0
 
 
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line; argparse would print the usage first."""
+
+    def error(self, message: str) -> NoReturn:
+        exit_with(ValueError(message))
+
+
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="spec-toggle", description=__doc__)
+    parser = Parser(prog="spec-toggle", description=__doc__)
     parser.add_argument("--version", action="version", version=__version__)
-    commands = parser.add_subparsers(dest="command", required=True)
+    commands = parser.add_subparsers(dest="command", required=True, parser_class=Parser)
+    _add_check(commands)
+    flagging = commands.add_parser("flags", help="show the flags added to `sglang serve`")
+    flagging.set_defaults(run=lambda _: flags())
+    _add_patch(commands)
+    add_commands(commands)
+    given = parser.parse_args(argv)
+    try:
+        return int(given.run(given))
+    except EndpointError as error:
+        exit_with(error)
+
+
+def _add_check(commands: Any) -> None:
     checking = commands.add_parser("check", help="check the contract with the installed SGLang")
     which = checking.add_mutually_exclusive_group()
     which.add_argument("--release", metavar="X.Y.Z", help="check the wheel of a release instead")
     which.add_argument("--releases", action="store_true", help="print the table of releases")
-    commands.add_parser("flags", help="show the flags added to `sglang serve`")
+    checking.set_defaults(run=lambda given: releases() if given.releases else check(given.release))
+
+
+def _add_patch(commands: Any) -> None:
     patching = commands.add_parser("patch", help="apply, reverse or show the patches of a release")
     patching.add_argument("action", choices=("apply", "reverse", "status"))
     patching.add_argument(
         "--target", metavar="DIR", help="the folder that holds the package (default: installed)"
     )
-    chosen = parser.parse_args(argv)
-    if chosen.command == "check":
-        return releases() if chosen.releases else check(chosen.release)
-    if chosen.command == "patch":
-        return patch(chosen.action, chosen.target)
-    return flags()
+    patching.set_defaults(run=lambda given: patch(given.action, given.target))
 
 
 if __name__ == "__main__":

@@ -2,46 +2,62 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from spec_toggle.config import DynamicSpecConfig
 from spec_toggle.load import LoadSample
 from spec_toggle.policy import Mode, Policy, ThresholdPolicy
-
-if TYPE_CHECKING:
-    from spec_toggle.metrics import ToggleMetrics
-
-logger = logging.getLogger(__name__)
+from spec_toggle.steering import Order, Steering
+from spec_toggle.telemetry import Telemetry
 
 
 @dataclass
 class Totals:
-    """Counters since start: iterations and tokens by mode, and switches."""
+    """Counters since start.
+
+    ``verifications``: one per request and round; ``verified_tokens``: what they gave, bonus tokens
+    included. Their ratio is the accept length.
+    """
 
     plain_steps: int = 0
     rounds: int = 0
     plain_tokens: int = 0
     spec_tokens: int = 0
     switches: int = 0
+    verifications: int = 0
+    verified_tokens: int = 0
 
 
 class Controller:
-    """Asks the policy once per decode iteration and reports each change of mode."""
+    """Asks the policy once per decode iteration and reports each change of mode.
 
-    def __init__(self, policy: Policy, metrics: ToggleMetrics | None = None) -> None:
+    ``telemetry``: on the one rank that reports for its server, None on the others.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        config: DynamicSpecConfig,
+        telemetry: Telemetry | None = None,
+    ) -> None:
         self.policy = policy
+        self.steering = Steering(config)
+        self.telemetry = telemetry
         self.mode = Mode.SPEC
+        self.reason = "start"
+        self.sample = LoadSample(batch_size=0)
         self.totals = Totals()
-        self._metrics = metrics
+        # Rounds since SPEC last returned; None before the first return.
+        self.rounds_since_resume: int | None = None
+        if telemetry is not None:
+            telemetry.boundary(policy.boundary)
 
     @classmethod
     def from_config(
-        cls, config: DynamicSpecConfig, metrics: ToggleMetrics | None = None
+        cls, config: DynamicSpecConfig, telemetry: Telemetry | None = None
     ) -> Controller:
         policy = ThresholdPolicy(config.threshold, config.resume_at, config.dwell)
-        return cls(policy, metrics)
+        return cls(policy, config, telemetry)
 
     def begin_iteration(self, sample: LoadSample) -> Mode:
         """Decide the mode of the decode iteration that is about to run."""
@@ -50,34 +66,51 @@ class Controller:
             self.totals.plain_steps += 1
         else:
             self.totals.rounds += 1
-        if self._metrics is not None:
-            self._metrics.iteration(self.mode)
+            if self.rounds_since_resume is not None:
+                self.rounds_since_resume += 1
+        if self.telemetry is not None:
+            self.telemetry.iteration(self.mode)
         return self.mode
 
     def idle(self) -> None:
         self._decide(LoadSample(batch_size=0))
+
+    def steer(self, order: Order) -> None:
+        """Change what an operator asks for. Raises ConfigError, and then changes nothing."""
+        change = self.steering.apply(order)
+        if order.settings:
+            self.policy.configure(self.steering.config)
+        if self.telemetry is not None and change:
+            force = self.steering.force
+            forced = None if force is None else force.mode
+            self.telemetry.steered(change, forced, self.policy.boundary)
 
     def count_tokens(self, mode: Mode, tokens: int) -> None:
         if mode is Mode.PLAIN:
             self.totals.plain_tokens += tokens
         else:
             self.totals.spec_tokens += tokens
-        if self._metrics is not None:
-            self._metrics.tokens(mode, tokens)
+        if self.telemetry is not None:
+            self.telemetry.tokens(mode, tokens)
+
+    def count_round(self, age: int | None, requests: int, tokens: int) -> None:
+        """``age``: ``rounds_since_resume`` when the round ran; its result is counted later."""
+        self.totals.verifications += requests
+        self.totals.verified_tokens += tokens
+        if self.telemetry is not None:
+            self.telemetry.round(age, requests, tokens)
 
     def _decide(self, sample: LoadSample) -> None:
-        decision = self.policy.decide(sample)
+        self.sample = sample
+        if self.telemetry is not None:
+            self.telemetry.tick(self.mode)
+        decision = self.steering.override(self.policy.decide(sample))
         if decision.mode is self.mode:
             return
-        logger.info(
-            "Dynamic speculation: %s -> %s (%s; batch size %d, queue %d)",
-            self.mode.name,
-            decision.mode.name,
-            decision.reason,
-            sample.batch_size,
-            sample.queue_length,
-        )
+        if self.telemetry is not None:
+            self.telemetry.switch(self.mode, decision, sample)
         self.mode = decision.mode
+        self.reason = decision.reason
         self.totals.switches += 1
-        if self._metrics is not None:
-            self._metrics.switch(self.mode)
+        if self.mode is Mode.SPEC:
+            self.rounds_since_resume = 0

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from spec_toggle import accounting, adapters, host_lengths
+from spec_toggle import accounting, adapters, host_lengths, routes, steering_hooks
 
 
 @dataclass(frozen=True)
@@ -99,6 +99,19 @@ TOGGLE_HOOKS = (
         ("indices",),
     ),
     Hook(
+        f"{SCHEDULER}.set_internal_state",
+        "AROUND",
+        steering_hooks.set_internal_state,
+        "an operator's change must reach all ranks between the same iterations",
+        ("recv_req",),
+    ),
+    Hook(
+        f"{SCHEDULER}.get_internal_state",
+        "AFTER",
+        steering_hooks.get_internal_state,
+        "what an operator sees is the scheduler's own state",
+    ),
+    Hook(
         f"{EAGLE_WORKER}.forward_batch_generation",
         "AROUND",
         adapters.forward_batch_generation,
@@ -130,5 +143,15 @@ TOGGLE_HOOKS = (
         accounting.request_metrics,
         "a client's accept length is about rounds",
         ("meta_info", "recv_obj", "i"),
+    ),
+)
+
+# Installed with the toggle's in the process that launches an HTTP server, and only there.
+HTTP_HOOKS = (
+    Hook(
+        "sglang.srt.entrypoints.http_server._setup_and_run_http_server",
+        "BEFORE",
+        routes.serve,
+        "the application exists, and its middleware can still be extended",
     ),
 )

@@ -14,7 +14,7 @@ from spec_toggle import args
 from spec_toggle.assumptions import requirements
 from spec_toggle.config import ConfigError
 from spec_toggle.contract import lacking
-from spec_toggle.hooks import TOGGLE_HOOKS, Hook
+from spec_toggle.hooks import HTTP_HOOKS, TOGGLE_HOOKS, Hook
 from spec_toggle.releases import SUPPORTED
 from spec_toggle.source import installed_source
 
@@ -79,6 +79,12 @@ def enable_toggle() -> None:
     """Install the toggle's hooks at a launch. Raises ConfigError if the release does not fit."""
     refuse(contract_problems())
     install(TOGGLE_HOOKS)
+
+
+def enable_server() -> None:
+    """As ``enable_toggle``, in a process that is to launch an HTTP server."""
+    enable_toggle()
+    install(HTTP_HOOKS)
 
 
 def accept_engine_keywords() -> None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from spec_toggle.load import LoadSample
+
+if TYPE_CHECKING:
+    from spec_toggle.config import DynamicSpecConfig
 
 
 class Mode(Enum):
@@ -18,14 +21,24 @@ class Mode(Enum):
 
 @dataclass(frozen=True)
 class Decision:
+    """``reason`` is for people; ``cause`` is one of a few words, for counting by it."""
+
     mode: Mode
     reason: str
+    cause: str = "load"
 
 
 class Policy(Protocol):
     """Same samples in the same order give the same decisions: ranks must agree."""
 
     def decide(self, sample: LoadSample) -> Decision: ...
+
+    def configure(self, config: DynamicSpecConfig) -> None:
+        """Take over settings that an operator has changed; keep what has been learned."""
+
+    @property
+    def boundary(self) -> float | None:
+        """Batch size above which it decodes plainly, where one number says it."""
 
 
 class ThresholdPolicy:
@@ -43,6 +56,15 @@ class ThresholdPolicy:
         self._mode = Mode.SPEC
         self._low_steps = 0
 
+    def configure(self, config: DynamicSpecConfig) -> None:
+        self._threshold = config.threshold
+        self._resume_at = config.resume_at
+        self._dwell = config.dwell
+
+    @property
+    def boundary(self) -> float:
+        return self._threshold
+
     def decide(self, sample: LoadSample) -> Decision:
         size = sample.batch_size
         if size > self._threshold:
@@ -54,7 +76,7 @@ class ThresholdPolicy:
         if self._threshold == 0:
             return Decision(self._mode, "threshold 0 never speculates")
         if size == 0:
-            return self._resume("idle")
+            return self._resume("idle", cause="idle")
         if size > self._resume_at:
             self._low_steps = 0
             return Decision(self._mode, f"batch size {size} > {self._resume_at} (hysteresis)")
@@ -63,7 +85,7 @@ class ThresholdPolicy:
             return Decision(self._mode, f"dwell {self._low_steps} of {self._dwell}")
         return self._resume(f"batch size {size} <= {self._resume_at} for {self._dwell} iterations")
 
-    def _resume(self, reason: str) -> Decision:
+    def _resume(self, reason: str, cause: str = "load") -> Decision:
         self._low_steps = 0
         self._mode = Mode.SPEC
-        return Decision(self._mode, reason)
+        return Decision(self._mode, reason, cause)

@@ -1,5 +1,7 @@
 """The hooks on the installed SGLang: whether they can be put there, and when they are not."""
 
+import inspect
+import pkgutil
 import subprocess
 import sys
 import textwrap
@@ -10,9 +12,10 @@ from tests.engine.harness import activate_reference_engine
 
 activate_reference_engine()
 
-from spec_toggle import install  # noqa: E402
+from spec_toggle import install, routes  # noqa: E402
+from spec_toggle.accounting import CARRIER  # noqa: E402
 from spec_toggle.assumptions import HOOKS  # noqa: E402
-from spec_toggle.hooks import Hook  # noqa: E402
+from spec_toggle.hooks import REPORTER, Hook  # noqa: E402
 
 FIX = "this SGLang differs from 0.5.23 here: adapt the hook, or refuse the release"
 
@@ -35,20 +38,80 @@ def test_a_target_that_cannot_be_imported_is_named() -> None:
     assert "Scheduler.no_such is missing" in problem
 
 
+def test_orders_ride_on_a_control_request_that_ranks_get_in_one_broadcast() -> None:
+    from sglang.srt.managers.io_struct import SetInternalStateReq
+
+    assert "server_args" in SetInternalStateReq.__struct_fields__, FIX
+    receiver = pkgutil.resolve_name(
+        "sglang.srt.managers.scheduler_components.request_receiver.SchedulerRequestReceiver"
+    )
+    assert "broadcast_pyobj" in inspect.getsource(receiver._broadcast_reqs_across_ranks), FIX
+
+
+def test_the_carrier_of_plain_tokens_reaches_clients_and_is_free_in_eagle() -> None:
+    from sglang.srt.managers.io_struct import BatchStrOutput, BatchTokenIDOutput
+    from sglang.srt.speculative import eagle_worker_v2
+
+    for output in (BatchTokenIDOutput, BatchStrOutput):
+        assert CARRIER in output.__struct_fields__, FIX
+    processor = pkgutil.resolve_name(
+        "sglang.srt.managers.scheduler_components.batch_result_processor"
+    )
+    assert f"{CARRIER} += block_accept_lens[i]" in inspect.getsource(processor), FIX
+    assert "block_accept_lens" not in inspect.getsource(eagle_worker_v2), FIX
+
+
+def test_the_decode_line_can_carry_the_mode() -> None:
+    reporter = pkgutil.resolve_name(REPORTER)
+    assert "{self._graph_backend_label}: " in inspect.getsource(reporter.report_decode_stats), FIX
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_steering_is_an_admin_endpoint_of_the_host(method: str) -> None:
+    from fastapi import FastAPI
+    from sglang.srt.utils.auth import (
+        AuthLevel,
+        _get_auth_level_from_app_and_scope,
+        decide_request_auth,
+    )
+
+    app = FastAPI()
+    routes.add_routes(app)
+    scope = {"type": "http", "method": method, "path": routes.PATH, "headers": []}
+    level = _get_auth_level_from_app_and_scope(app, scope)
+    assert level is AuthLevel.ADMIN_OPTIONAL, FIX
+
+    def is_allowed(given: str | None, api_key: str | None, admin_api_key: str | None) -> bool:
+        return decide_request_auth(
+            method=method,
+            path=routes.PATH,
+            authorization_header=given and f"Bearer {given}",
+            api_key=api_key,
+            admin_api_key=admin_api_key,
+            auth_level=level,
+        ).allowed
+
+    assert is_allowed(None, None, None)
+    assert is_allowed("user", "user", None) and not is_allowed(None, "user", None)
+    assert is_allowed("admin", "user", "admin") and not is_allowed("user", "user", "admin")
+
+
 def test_without_the_flag_nothing_is_patched() -> None:
     """In a process of its own: load the plugin as a server without the toggle does."""
     code = """
         import importlib, pkgutil, sys
         from tests.engine.harness import activate_reference_engine
         activate_reference_engine()
-        from spec_toggle.hooks import TOGGLE_HOOKS
+        from spec_toggle.hooks import HTTP_HOOKS, TOGGLE_HOOKS
         import sglang.srt.entrypoints.engine, sglang.srt.server_args
-        before = {h.target: pkgutil.resolve_name(h.target) for h in TOGGLE_HOOKS}
+        before = {h.target: pkgutil.resolve_name(h.target) for h in (*TOGGLE_HOOKS, *HTTP_HOOKS)}
         from sglang.srt.plugins import load_plugins
         load_plugins()
         from sglang.srt.server_args import prepare_server_args
         args = prepare_server_args(["--model-path", "dummy"])
         assert args._dynamic_spec_config is None
+        from sglang.srt.entrypoints.http_server import app
+        assert not any(getattr(route, "path", "") == "/dynamic_spec" for route in app.routes)
         changed = [t for t, f in before.items() if pkgutil.resolve_name(t) is not f]
         assert not changed, changed
         import os

@@ -90,13 +90,14 @@ def tokens(futures: Sequence[Any]) -> list[list[int]]:
 
 
 def metrics(server: Server) -> dict[tuple[str, str], float]:
-    """Every sample by name and ``mode`` label."""
+    """Every sample by name and ``mode`` label, summed over other labels."""
     text = requests.get(f"{server.url}/metrics/", timeout=30).text
-    return {
-        (sample.name, sample.labels.get("mode", "")): sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-    }
+    found: dict[tuple[str, str], float] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            key = (sample.name, sample.labels.get("mode", ""))
+            found[key] = found.get(key, 0.0) + sample.value
+    return found
 
 
 def is_plain(server: Server) -> bool:

@@ -1,0 +1,37 @@
+"""Steering inside the scheduler: SGLang's internal-state request, extended by the toggle's keys."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from spec_toggle.config import ConfigError
+from spec_toggle.state import KEY, describe
+from spec_toggle.steering import PREFIX, Order
+
+logger = logging.getLogger(__name__)
+
+
+def set_internal_state(original: Callable[..., Any], scheduler: Any, recv_req: Any) -> Any:
+    """Runs on every tensor-parallel rank with the same request, between the same iterations."""
+    from sglang.srt.managers.io_struct import SetInternalStateReqOutput
+
+    toggle = getattr(scheduler.model_worker, "_dynamic_spec", None)
+    ours = [key for key in recv_req.server_args if key.startswith(PREFIX)]
+    if toggle is None or not ours:
+        return original(scheduler, recv_req)
+    try:
+        if len(ours) < len(recv_req.server_args):
+            raise ConfigError("settings of SGLang and of the toggle came in one request. Send two.")
+        toggle.controller.steer(Order.from_wire(recv_req.server_args))
+    except ConfigError as error:
+        logger.warning("Dynamic speculation: steering refused: %s", error)
+        return SetInternalStateReqOutput(updated=False)
+    return SetInternalStateReqOutput(updated=True)
+
+
+def get_internal_state(result: Any, scheduler: Any, *_: Any, **__: Any) -> None:
+    toggle = getattr(scheduler.model_worker, "_dynamic_spec", None)
+    if toggle is not None:
+        result.internal_state[KEY] = describe(toggle.controller)
