@@ -16,9 +16,10 @@ import torch
 from .card import write_head
 from .draft import Draft
 from .fetch import PACKAGE, FetchError, target_folder
-from .generate import TEMPERATURES, Document, encode_chats, generate, generate_for
+from .generate import TEMPERATURES, Document, generate, generate_for
 from .llama import Target, load_target
 from .options import parse
+from .pair import encode_chats
 from .progress import ProgressBar
 from .prompts import held_out_prompts, training_prompts
 from .simulate import simulate

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -25,16 +24,6 @@ class Document(NamedTuple):
 
     tokens: list[int]
     prompt_len: int
-
-
-def encode_chats(folder: Path, prompts: Sequence[str]) -> list[list[int]]:
-    """The token ids of each prompt as the only user message of a chat."""
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    chats = [[{"role": "user", "content": prompt}] for prompt in prompts]
-    texts = tokenizer.apply_chat_template(chats, add_generation_prompt=True, tokenize=False)
-    return list(tokenizer(texts, add_special_tokens=False).input_ids)
 
 
 def generate_for(

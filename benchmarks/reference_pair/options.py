@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-HEAD = Path(__file__).with_name("head")
+from .pair import HEAD
 
 
 def parse(argv: list[str] | None, description: str | None) -> argparse.Namespace:
