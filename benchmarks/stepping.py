@@ -55,6 +55,7 @@ class SteppedServer:
         )
         self.engine = StepEngine(config, str(models.target), str(models.draft))
         self._vocab_size = models.vocab_size
+        self.prompts = models.prompts
         self.ticks: list[Tick] = []
         self._clock_iterations()
 
