@@ -28,12 +28,10 @@ STEPS = 3
 def main(argv: list[str] | None = None) -> int:
     chosen = _parser().parse_args(argv)
     try:
-        models = resolve_pair(chosen.pair)
+        models = resolve_pair(chosen.pair, chosen.draft)
     except ValueError as error:
         print(f"acceptance: error: {error}", file=sys.stderr)
         return 2
-    if chosen.draft is not None:
-        models = models._replace(draft=chosen.draft)
     outcomes = _serve(models, chosen)
     arm = summarise([outcome.req.spec_correct_drafts_histogram for outcome in outcomes])
     arm["requests"] = len(outcomes)

