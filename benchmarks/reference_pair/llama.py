@@ -119,20 +119,22 @@ class Layer(nn.Module):
 
 
 class Cache:
-    """Keys and values of ``rows`` texts, ``[layers, rows * kv_heads, tokens, head_dim]``."""
+    """Keys and values of ``rows`` texts: by layer ``[rows * kv_heads, tokens, head_dim]``."""
 
     def __init__(self, shape: Shape, rows: int, tokens: int, like: Tensor) -> None:
         self._kv_heads = shape.kv_heads
-        size = (shape.layers, rows * shape.kv_heads, tokens, shape.head_dim)
-        self.keys, self.values = like.new_empty(size), like.new_empty(size)
+        size = (rows * shape.kv_heads, tokens, shape.head_dim)
+        self.keys = [like.new_empty(size) for _ in range(shape.layers)]
+        self.values = [like.new_empty(size) for _ in range(shape.layers)]
 
     def keep(self, rows: Tensor) -> None:
         """Forget all texts but ``rows`` (indices)."""
         heads = torch.arange(self._kv_heads, device=rows.device)
         index = (rows[:, None] * self._kv_heads + heads).flatten()
-        # One after the other: both copies at once would need twice the memory.
-        self.keys = self.keys[:, index]
-        self.values = self.values[:, index]
+        # One after the other: all copies at once would need twice the memory.
+        for tensors in (self.keys, self.values):
+            for layer, tensor in enumerate(tensors):
+                tensors[layer] = tensor[index]
 
 
 class Target(nn.Module):
