@@ -11,14 +11,18 @@ import json
 import random
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 
 @dataclass(frozen=True)
 class Job:
-    """One level: ``concurrency`` workers share ``requests`` requests, after ``warmup_output``."""
+    """One level: ``concurrency`` workers share ``requests`` requests, after ``warmup_output``.
+
+    Random prompts of ``input_len`` are answered with exactly ``output_len`` tokens; ``prompts``
+    (token ids), where given, with at most as many: past its end a real answer is no text.
+    """
 
     url: str
     concurrency: int
@@ -29,6 +33,7 @@ class Job:
     seed: str
     warmup_output: int = 32
     timeout_s: float = 300.0
+    prompts: Sequence[Sequence[int]] = ()
 
 
 @dataclass(frozen=True)
@@ -95,15 +100,28 @@ def _milliseconds(seconds: float | None) -> float | None:
 
 
 def make_bodies(job: Job, seed: str, count: int, output_len: int) -> list[bytes]:
-    """Request bodies, serialised ahead so that the loop only sends. Seeded random prompts."""
+    """Request bodies, serialised ahead so that the loop only sends. The seed draws the prompts."""
     rng = random.Random(seed)
-    params = {"temperature": 0, "max_new_tokens": output_len, "ignore_eos": True}
+    is_random = not job.prompts
+    params = {"temperature": 0, "max_new_tokens": output_len, "ignore_eos": is_random}
     bodies = []
-    for _ in range(count):
-        prompt = [rng.randrange(3, job.vocab_size) for _ in range(job.input_len)]
+    for prompt in _random_prompts(job, rng) if is_random else _given_prompts(job, rng):
+        if len(bodies) == count:
+            break
         body = {"input_ids": prompt, "sampling_params": params, "stream": True}
         bodies.append(json.dumps(body).encode())
     return bodies
+
+
+def _random_prompts(job: Job, rng: random.Random) -> Iterator[Sequence[int]]:
+    while True:
+        yield [rng.randrange(3, job.vocab_size) for _ in range(job.input_len)]
+
+
+def _given_prompts(job: Job, rng: random.Random) -> Iterator[Sequence[int]]:
+    """All of them in random order, again and again."""
+    while True:
+        yield from rng.sample(job.prompts, len(job.prompts))
 
 
 async def _request(session: Any, url: str, body: bytes) -> Trace:
@@ -162,7 +180,7 @@ async def run_job(job: Job) -> dict[str, Any]:
     ) as session:
         await _closed_loop(session, job.url, warmup, job.concurrency)
         traces = await _closed_loop(session, job.url, bodies, job.concurrency)
-    short = [t.tokens for t in traces if t.tokens != job.output_len]
+    short = [t.tokens for t in traces if t.tokens != job.output_len and not job.prompts]
     if short:
         raise RuntimeError(f"{len(short)} answers have another length, such as {short[0]} tokens")
     return summarise(traces)

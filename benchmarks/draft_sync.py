@@ -6,7 +6,7 @@ Steps the real scheduler in this process, so an iteration is timed without HTTP 
   batches;
 - ``switch``: the longest gap between two iterations around a switch, against normal ones;
 - ``resume``: accept length over the tokens after a resume, against a run that was never off (needs
-  a draft that was trained: ``--model`` and ``--draft``, ``--accept 0``).
+  a draft that was trained: ``--pair``, or ``--model`` and ``--draft`` with ``--accept 0``).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.models import DUMMY_NAMES, ModelPair, resolve_models
+from benchmarks.models import DUMMY_NAMES, PAIRS, ModelPair, resolve_models, resolve_pair
 from benchmarks.results import provenance_of, save_json
 from benchmarks.stepping import SteppedServer, intervals_ms, simulate_accept
 
@@ -36,7 +36,11 @@ SCHEMA = (
 
 def main(argv: list[str] | None = None) -> int:
     chosen = _parser().parse_args(argv)
-    models = resolve_models(chosen.model, chosen.draft, chosen.model_dir)
+    if chosen.pair is not None:
+        models = resolve_pair(chosen.pair)
+        chosen.accept = 0.0  # its own, on prompts of its own
+    else:
+        models = resolve_models(chosen.model, chosen.draft, chosen.model_dir)
     simulate_accept(chosen.accept)
     if chosen.attention == "intel_amx":
         from tests.engine.harness import activate_reference_engine
@@ -156,10 +160,13 @@ def _resume(
 
 
 def _prompts(server: SteppedServer, chosen: argparse.Namespace, output_len: int) -> list[Any]:
-    if chosen.prompts is None:
-        return server.random_requests(chosen.resume_batch, chosen.input_len, output_len)
     from tests.engine.harness import Request
 
+    if server.prompts:
+        prompts = server.prompts[: chosen.resume_batch]
+        return [Request(prompt, 0, output_len) for prompt in prompts]
+    if chosen.prompts is None:
+        return server.random_requests(chosen.resume_batch, chosen.input_len, output_len)
     tokenizer = server.engine.scheduler.tokenizer
     lines = chosen.prompts.read_text().splitlines()[: chosen.resume_batch]
     return [Request(tokenizer.encode(line), 0, output_len) for line in lines]
@@ -239,6 +246,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--attention", default="triton", choices=("triton", "flashinfer", "fa3", "intel_amx"))
     add("--spec", default="chain", choices=("chain", "tree"))
     add("--accept", type=float, default=2.6, help="simulated accept length; 0: the draft's own")
+    add("--pair", choices=PAIRS, help="a trained pair on real prompts, instead of --model")
     add("--model", default="dummy-8b", help=f"a folder, or one of {', '.join(DUMMY_NAMES)}")
     add("--draft", help="the EAGLE-3 draft of a real --model")
     add("--model-dir", type=Path, default=Path(tempfile.gettempdir()) / "spec-toggle-models")

@@ -14,12 +14,14 @@ from pathlib import Path
 from typing import NoReturn
 
 from benchmarks.arms import ARMS, SPECULATIONS, Setup, arm_flags, check_arm
-from benchmarks.models import DUMMY_NAMES, resolve_models
+from benchmarks.models import DUMMY_NAMES, PAIRS, resolve_models, resolve_pair
 from benchmarks.plan import Budget
 from benchmarks.results import ResultFile, file_name, make_provenance
 from benchmarks.session import Options, Session
 
 LEVELS = "1,4,16,32,64,128,256"
+DUMMY_ACCEPT = 2.6
+_ACCEPT_HELP = f"Default: {DUMMY_ACCEPT}, and 0 with --pair"
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -62,15 +64,23 @@ def _on_sigterm(*_: object) -> NoReturn:
 
 
 def make_setup(arguments: argparse.Namespace) -> Setup:
+    if arguments.pair is not None:
+        models = resolve_pair(arguments.pair)
+    else:
+        models = resolve_models(arguments.model, arguments.draft, arguments.model_dir)
+    # A draft that was trained has an acceptance of its own on real prompts.
+    accept = arguments.accept
+    if accept is None:
+        accept = 0.0 if models.prompts else DUMMY_ACCEPT
     return Setup(
-        models=resolve_models(arguments.model, arguments.draft, arguments.model_dir),
+        models=models,
         device=arguments.device,
         attention=arguments.attention,
         spec=arguments.spec,
-        accept=arguments.accept,
+        accept=accept,
         threshold=arguments.threshold,
         sync=arguments.sync,
-        input_len=arguments.input_len,
+        input_len=max(map(len, models.prompts), default=arguments.input_len),
         output_len=arguments.output_len,
         levels=tuple(sorted({int(level) for level in arguments.levels.split(",")})),
         extra=tuple(arguments.server_args.split()),
@@ -98,11 +108,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--levels", default=LEVELS, help="concurrencies")
     add("--attention", default="triton", choices=("triton", "flashinfer", "fa3", "intel_amx"))
     add("--spec", default="chain", choices=tuple(SPECULATIONS), help="3-1-4, or 3-4-8 with topk 4")
-    add("--accept", type=float, default=2.6, help="simulated accept length; 0: the draft's own")
+    add("--accept", type=float, help=f"simulated accept length; 0: the draft's own. {_ACCEPT_HELP}")
     add("--threshold", type=int, default=32, help="of the arm 'toggle'")
     add("--sync", default="deferred", help="draft sync of the arm 'toggle'")
     add("--input-len", type=int, default=256)
     add("--output-len", type=int, default=256)
+    add("--pair", choices=PAIRS, help="a trained pair on real prompts, instead of --model")
     add("--model", default="dummy-8b", help=f"a folder, or one of {', '.join(DUMMY_NAMES)}")
     add("--draft", help="the EAGLE-3 draft of a real --model")
     models = Path(tempfile.gettempdir()) / "spec-toggle-models"

@@ -8,12 +8,14 @@ from typing import Any, NamedTuple
 
 
 class ModelPair(NamedTuple):
-    """A target and its EAGLE-3 draft. ``label`` names the pair in result files."""
+    """A target and its EAGLE-3 draft. ``label`` names the pair in result files; ``prompts`` are the
+    token ids of real prompts, none for models that random ones will do for."""
 
     label: str
     target: Path
     draft: Path
     vocab_size: int
+    prompts: tuple[tuple[int, ...], ...] = ()
 
 
 _COMMON: dict[str, Any] = {
@@ -58,6 +60,7 @@ _SHAPES: dict[str, dict[str, Any]] = {
 }
 
 DUMMY_NAMES = tuple(_SHAPES)
+PAIRS = ("reference",)
 
 
 def resolve_models(name: str, draft: str | None, folder: Path) -> ModelPair:
@@ -75,6 +78,29 @@ def resolve_models(name: str, draft: str | None, folder: Path) -> ModelPair:
         raise ValueError(f"--model {name}: no config.json there; dummy shapes: {DUMMY_NAMES}")
     vocab_size = int(json.loads(config.read_text())["vocab_size"])
     return ModelPair(Path(name).name.lower(), Path(name), Path(draft), vocab_size)
+
+
+def resolve_pair(name: str, head: Path | None = None) -> ModelPair:
+    """The pair that ``--pair`` names, with its held-out prompts as chats; ``head``: another draft
+    than its own.
+
+    Raises:
+        ValueError: there is no such pair, or it cannot be had.
+    """
+    # Imported here: servers of dummy shapes are started without torch.
+    from benchmarks.reference_pair.fetch import FetchError
+    from benchmarks.reference_pair.pair import HEAD, encode_chats, reference_pair
+    from benchmarks.reference_pair.prompts import held_out_prompts
+
+    if name not in PAIRS:
+        raise ValueError(f"--pair {name}: known pairs are {', '.join(PAIRS)}")
+    try:
+        pair = reference_pair(head or HEAD)
+    except FetchError as error:
+        raise ValueError(f"--pair {name}: {error}") from None
+    prompts = tuple(map(tuple, encode_chats(pair.target, held_out_prompts())))
+    vocab_size = int(json.loads((pair.target / "config.json").read_text())["vocab_size"])
+    return ModelPair("smollm2-135m", pair.target, pair.head, vocab_size, prompts)
 
 
 def _write_dummy(name: str, folder: Path) -> ModelPair:

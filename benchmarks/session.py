@@ -184,6 +184,7 @@ class Session:
             vocab_size=setup.models.vocab_size,
             seed=f"{options.seed}-{phase}-{level}",
             timeout_s=timeout_s,
+            prompts=setup.models.prompts,
         )
         command = [sys.executable, "-m", "benchmarks.client"]
         try:

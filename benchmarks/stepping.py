@@ -43,7 +43,7 @@ class SteppedServer:
         extra: dict[str, Any] = {"chunked_prefill_size": 8192}
         if is_dummy:
             extra.update(load_format="dummy", skip_tokenizer_init=True, grammar_backend="none")
-        extra.update(_device_settings(attention, largest))
+        extra.update(device_settings(attention, largest))
         if is_adaptive:
             extra["speculative_adaptive"] = True
         config = EngineConfig(
@@ -55,6 +55,7 @@ class SteppedServer:
         )
         self.engine = StepEngine(config, str(models.target), str(models.draft))
         self._vocab_size = models.vocab_size
+        self.prompts = models.prompts
         self.ticks: list[Tick] = []
         self._clock_iterations()
 
@@ -164,7 +165,8 @@ def simulate_accept(length: float) -> None:
         )
 
 
-def _device_settings(attention: str, largest: int) -> dict[str, Any]:
+def device_settings(attention: str, largest: int) -> dict[str, Any]:
+    """Settings of an engine with graphs up to the batch ``largest``; the CPU engine needs none."""
     if attention == "intel_amx":
         return {}
     return {

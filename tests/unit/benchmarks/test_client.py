@@ -51,3 +51,11 @@ def test_prompts_follow_their_seed() -> None:
     assert len(body["input_ids"]) == 5 and max(body["input_ids"]) < 50
     assert body["sampling_params"] == {"temperature": 0, "max_new_tokens": 7, "ignore_eos": True}
     assert first[0] != first[1]
+
+
+def test_given_prompts_take_turns_and_may_end() -> None:
+    job = Job("http://x", 1, 2, 5, 7, vocab_size=50, seed="a", prompts=[[1], [2, 2], [3]])
+    bodies = [json.loads(body) for body in make_bodies(job, "a", 6, 7)]
+    assert sorted(body["input_ids"] for body in bodies[:3]) == [[1], [2, 2], [3]]
+    assert sorted(body["input_ids"] for body in bodies[3:]) == [[1], [2, 2], [3]]
+    assert not any(body["sampling_params"]["ignore_eos"] for body in bodies)
