@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from spec_toggle.config import DynamicSpecConfig
+from spec_toggle.goodput import GoodputPolicy
+from spec_toggle.live_costs import Observations
 from spec_toggle.load import LoadSample
 from spec_toggle.policy import Mode, Policy, ThresholdPolicy
 
@@ -30,21 +32,37 @@ class Totals:
 class Controller:
     """Asks the policy once per decode iteration and reports each change of mode."""
 
-    def __init__(self, policy: Policy, metrics: ToggleMetrics | None = None) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        metrics: ToggleMetrics | None = None,
+        observations: Observations | None = None,
+    ) -> None:
         self.policy = policy
+        # Set with a policy that decides from results.
+        self.observations = observations
         self.mode = Mode.SPEC
         self.totals = Totals()
         self._metrics = metrics
 
     @classmethod
     def from_config(
-        cls, config: DynamicSpecConfig, metrics: ToggleMetrics | None = None
+        cls,
+        config: DynamicSpecConfig,
+        metrics: ToggleMetrics | None = None,
+        observations: Observations | None = None,
     ) -> Controller:
-        policy = ThresholdPolicy(config.threshold, config.resume_at, config.dwell)
-        return cls(policy, metrics)
+        """``observations``: given if and only if the policy is ``auto``."""
+        if observations is None:
+            policy: Policy = ThresholdPolicy(config.threshold, config.resume_at, config.dwell)
+        else:
+            policy = GoodputPolicy(observations, config.margin, config.dwell)
+        return cls(policy, metrics, observations)
 
     def begin_iteration(self, sample: LoadSample) -> Mode:
         """Decide the mode of the decode iteration that is about to run."""
+        if self.observations is not None:
+            self.observations.costs.begin_iteration(sample.context_per_request)
         self._decide(sample)
         if self.mode is Mode.PLAIN:
             self.totals.plain_steps += 1
