@@ -31,6 +31,10 @@ def resolve_tokens(
     if toggle is not None:
         mode = Mode.PLAIN if is_plain else Mode.SPEC
         toggle.controller.count_tokens(mode, _count_output(batch.reqs, live, tokens))
+        observations = toggle.controller.observations
+        if observations is not None:
+            accepted = sum(len(run) for run, is_live in zip(tokens, live, strict=True) if is_live)
+            observations.result(mode, len(live), sum(live), accepted, batch.forward_iter)
     # ``update_spec_metrics`` follows at once, and does not see the result.
     processor.metrics_reporter._last_result_is_plain = is_plain
     return tokens

@@ -10,7 +10,7 @@ from spec_toggle.load import LoadSample
 from spec_toggle.policy import Decision, Mode
 
 # Rounds of one request below which an estimate is too old or too thin to leave PLAIN on.
-TRUSTED_ROUNDS = 32
+TRUSTED_ROUNDS = 64
 # Share of the KV pool above which a switch back is considered twice as long.
 KV_PRESSURE = 0.95
 
@@ -79,7 +79,10 @@ class GoodputPolicy:
 
     def gain(self, inputs: Inputs) -> float:
         """Tokens/s of rounds over tokens/s of plain steps."""
-        return inputs.accept / self._costs.table.break_even(inputs.batch_size, inputs.context)
+        return inputs.accept / self._break_even(inputs)
+
+    def _break_even(self, inputs: Inputs) -> float:
+        return self._costs.table.break_even(inputs.batch_size, inputs.context)
 
     def _idle(self) -> Decision:
         """Nothing runs that could lose by the next round, and an idle server drafts first."""
@@ -101,11 +104,11 @@ class GoodputPolicy:
             return self._start_probe(Mode.SPEC, is_for_cost=True)
         is_trusted = self._accept.weight >= TRUSTED_ROUNDS
         gain = self.gain(inputs)
-        is_promising = gain > 1 + self._margin
-        if is_trusted and is_promising:
+        if is_trusted and gain > 1 + self._margin:
             return self._dwell_in_plain(inputs, sample)
         self._high_steps = 0
-        if not is_trusted and self._can_pay(inputs) and self._probes.is_due(is_promising):
+        is_due = self._probes.is_due(self._break_even(inputs))
+        if not is_trusted and is_due and self._can_pay(inputs):
             return self._start_probe(Mode.SPEC, is_for_cost=False)
         return Decision(Mode.PLAIN, f"gain {gain:.2f}")
 
@@ -143,7 +146,8 @@ class GoodputPolicy:
         self._probe = None
         # Timings reach the table with the next correction; until then the mode stays.
         is_worth_it = not probe.is_for_cost and self.gain(inputs) > 1 + self._margin
-        self._probes.finish(is_confirmed=not probe.is_for_cost and not is_worth_it)
+        is_confirmed = not probe.is_for_cost and not is_worth_it
+        self._probes.finish(is_confirmed, self._break_even(inputs))
         if is_worth_it:
             return self._switch(Mode.SPEC, inputs, "probe, ")
         return Decision(self._mode, f"probe over, gain {self.gain(inputs):.2f}")

@@ -19,12 +19,13 @@ def test_costs_are_read_from_the_measured_arms() -> None:
 
 # What a policy without an oracle must lose: until it has seen the acceptance change, or probed.
 @pytest.mark.parametrize(
-    ("index", "bound"), [(0, 0.01), (1, 0.01), (2, 0.02), (3, 0.015), (4, 0.08)]
+    ("index", "seconds", "bound"),
+    [(0, 40, 0.01), (1, 40, 0.01), (2, 40, 0.02), (3, 40, 0.015), (4, 120, 0.08)],
 )
 @pytest.mark.parametrize("seed", [1, 2])
-def test_regret_of_auto_is_bounded(index: int, bound: float, seed: int) -> None:
+def test_regret_of_auto_is_bounded(index: int, seconds: float, bound: float, seed: int) -> None:
     truth = measured_table(MEASURED)
-    trace = synthetic(40, seed)[index]
+    trace = synthetic(seconds, seed)[index]
     believed = distorted(truth, 0.1, seed)
     auto = simulate("auto", trace, truth, believed, seed)
     assert auto.regret < bound, trace.name
