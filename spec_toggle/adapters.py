@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from spec_toggle import args
+from spec_toggle import args, auto
 from spec_toggle.config import ENVIRONMENT, ConfigError, DynamicSpecConfig
 from spec_toggle.controller import Controller
 from spec_toggle.host_lengths import HostLengths
@@ -81,13 +81,16 @@ def attach_toggle(result: None, scheduler: Any, *_: Any, **__: Any) -> None:
         from spec_toggle.metrics import ToggleMetrics
 
         metrics = ToggleMetrics(dict(collector.labels))
-    controller = Controller.from_config(config, metrics)
+    observations = auto.make_observations(scheduler) if config.policy == "auto" else None
+    controller = Controller.from_config(config, metrics, observations)
     worker = scheduler.model_worker
     toggle = DynamicSpecWorker(worker, controller, config.draft_sync)
     worker._dynamic_spec = toggle
     if scheduler.enable_overlap and scheduler.future_map.needs_cpu_seq_lens:
         toggle.host_lengths = HostLengths(worker.req_to_token_pool.req_to_token.shape[0])
         scheduler.future_map._dynamic_spec_lengths = toggle.host_lengths
+    if observations is not None:
+        auto.profile(scheduler, toggle, config)
     logger.info(
         "Dynamic speculation is on: %s; max_running_requests=%d",
         config.to_json(),

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import math
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from typing import TypeVar
 
 from spec_toggle.policy import Mode
 
+T = TypeVar("T")
 Grid = tuple[tuple[float, ...], ...]
 Counts = tuple[tuple[int, ...], ...]
 
@@ -17,6 +19,8 @@ AXES = ("batch_sizes", "contexts")
 # How far one correction may move a cell that was measured before, and which share of the way.
 MAX_STEP = 2.0
 STEP_SHARE = 0.25
+# Share of an interpolation from which on a timing counts as one of the cell itself.
+NEAR = 0.25
 # Requests at which a decode iteration costs twice that of one request, in a table not measured yet.
 PRIOR_KNEE = 128
 
@@ -84,9 +88,10 @@ class CostTable:
     def corrected(self, timings: Iterable[Timing]) -> CostTable:
         """The table moved towards ``timings``; the same timings give the same table.
 
-        A measured cell moves by its share of the interpolation, slowly. Cells that nobody has
-        measured follow every timing in full, in both modes: what is assumed is the shape of the
-        table, not its unit.
+        A measured cell moves by its share of the interpolation, slowly. The first timing of an
+        assumed cell sets it, and scales the other assumed cells of its mode with it, those of the
+        other mode too while that has no timing at all: what is assumed is the shape of the table,
+        not its unit.
         """
         table = self
         for timing in timings:
@@ -94,39 +99,42 @@ class CostTable:
         return table
 
     def _corrected(self, timing: Timing) -> CostTable:
-        cells = list(self._cells(timing.batch_size, timing.context))
+        near = {cell[:2]: cell[2] for cell in self._cells(timing.batch_size, timing.context)}
+        counts = self._counts(timing.mode)
         ratio = timing.ms / self.ms(timing.mode, timing.batch_size, timing.context)
-        step = min(MAX_STEP, max(1 / MAX_STEP, ratio))
-        near = {(row, column): weight for row, column, weight in cells}
-        grids = {}
-        for mode in Mode:
-            counts = self._counts(mode)
-            grids[mode] = tuple(
-                tuple(
-                    ms * ratio
-                    if counts[row][column] == 0
-                    else ms * step ** (STEP_SHARE * near.get((row, column), 0.0))
-                    if mode is timing.mode
-                    else ms
-                    for column, ms in enumerate(values)
-                )
-                for row, values in enumerate(self._grid(mode))
-            )
-        counts = tuple(
-            tuple(
-                count + timing.count * (near.get((row, column), 0.0) >= 0.25)
-                for column, count in enumerate(values)
-            )
-            for row, values in enumerate(self._counts(timing.mode))
-        )
+        is_first = not self.is_measured(timing.mode, timing.batch_size, timing.context)
+        step = math.pow(min(MAX_STEP, max(1 / MAX_STEP, ratio)), STEP_SHARE)
+
+        def factor(row: int, column: int) -> float:
+            if counts[row][column] == 0:
+                return ratio if is_first or (row, column) in near else 1.0
+            return math.pow(step, near.get((row, column), 0.0))
+
+        def count(row: int, column: int) -> int:
+            is_near = near.get((row, column), 0.0) >= NEAR
+            return counts[row][column] + (timing.count if is_near else 0)
+
+        grid = self._mapped(lambda r, c: self._grid(timing.mode)[r][c] * factor(r, c))
+        other = self._other(timing.mode)
+        other_grid = self._grid(other)
+        if is_first and not any(map(any, self._counts(other))):
+            other_grid = self._mapped(lambda r, c: self._grid(other)[r][c] * ratio)
         is_plain = timing.mode is Mode.PLAIN
         return replace(
             self,
-            plain_ms=grids[Mode.PLAIN],
-            round_ms=grids[Mode.SPEC],
-            plain_count=counts if is_plain else self.plain_count,
-            round_count=self.round_count if is_plain else counts,
+            plain_ms=grid if is_plain else other_grid,
+            round_ms=other_grid if is_plain else grid,
+            plain_count=self._mapped(count) if is_plain else self.plain_count,
+            round_count=self.round_count if is_plain else self._mapped(count),
         )
+
+    def _mapped(self, cell: Callable[[int, int], T]) -> tuple[tuple[T, ...], ...]:
+        columns = range(len(self.batch_sizes))
+        return tuple(tuple(cell(r, c) for c in columns) for r in range(len(self.contexts)))
+
+    @staticmethod
+    def _other(mode: Mode) -> Mode:
+        return Mode.SPEC if mode is Mode.PLAIN else Mode.PLAIN
 
     def _grid(self, mode: Mode) -> Grid:
         return self.plain_ms if mode is Mode.PLAIN else self.round_ms

@@ -89,6 +89,11 @@ class LiveCosts:
         self._iterations = 0
         self._context = 0.0
 
+    @property
+    def is_source(self) -> bool:
+        """Whether this rank's clock is the one that counts."""
+        return self._timer is not None
+
     def begin_iteration(self, context: float) -> None:
         """Counts decode iterations, which all ranks run in the same order."""
         self._context = context
