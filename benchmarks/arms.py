@@ -13,6 +13,7 @@ ARMS = (
     "none",
     "static",
     "toggle",
+    "auto",
     "none_again",
     "forced_plain_off",
     "forced_plain_eager",
@@ -76,6 +77,11 @@ def arm_flags(arm: str, setup: Setup) -> list[str]:
         "static": [],
         "adaptive": ["--speculative-adaptive"],
         "toggle": _toggle_flags(setup.threshold, setup.sync),
+        "auto": [
+            "--enable-dynamic-spec",
+            *("--dynamic-spec-policy", "auto"),
+            *("--dynamic-spec-draft-sync", setup.sync),
+        ],
         "forced_plain_off": _toggle_flags(0, "off"),
         "forced_plain_eager": _toggle_flags(0, "eager"),
     }

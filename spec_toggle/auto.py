@@ -10,7 +10,7 @@ from typing import Any
 from spec_toggle import __version__, profile_store
 from spec_toggle.acceptance import AcceptEstimate
 from spec_toggle.config import DynamicSpecConfig
-from spec_toggle.cost import prior_table
+from spec_toggle.cost import CostTable, prior_table
 from spec_toggle.live_costs import IterationTimer, LiveCosts, Observations
 
 logger = logging.getLogger(__name__)
@@ -66,35 +66,55 @@ def make_observations(scheduler: Any) -> Observations:
 
 
 def profile(scheduler: Any, toggle: Any, config: DynamicSpecConfig) -> None:
-    """Replace the assumed costs by a saved profile that still holds, or by a new one.
+    """Replace the assumed costs by measured ones, from disk or from iterations timed now.
 
-    Without a GPU nothing is timed: the costs are learnt in service.
+    Raises RuntimeError, with the way around it, if the iterations cannot be run.
     """
-    from spec_toggle.profiling import Profiler
-
-    if config.skip_profile or not scheduler.model_worker.device.startswith("cuda"):
-        logger.info("Dynamic speculation: no profile; costs are learnt in service.")
+    reason = _why_no_profile(scheduler, config)
+    if reason:
+        logger.info("Dynamic speculation: no profile (%s); costs are learnt in service.", reason)
         return
     started = time.perf_counter()
+    try:
+        table, origin = _measured_table(scheduler, toggle, config)
+    except Exception as error:
+        raise RuntimeError(
+            f"--dynamic-spec-policy auto: timing iterations at start failed ({error}). "
+            "Add --dynamic-spec-skip-profile to learn what they cost in service."
+        ) from error
+    toggle.controller.observations.costs.table = table
+    logger.info("Dynamic speculation: profile %s, %.1f s.", origin, time.perf_counter() - started)
+
+
+def _why_no_profile(scheduler: Any, config: DynamicSpecConfig) -> str:
+    if config.skip_profile:
+        return "--dynamic-spec-skip-profile"
+    if not scheduler.model_worker.device.startswith("cuda"):
+        return "no GPU"
+    if scheduler.server_args.enable_unified_memory:
+        # Its slots have no memory behind them until a request takes them.
+        return "--enable-unified-memory"
+    return ""
+
+
+def _measured_table(
+    scheduler: Any, toggle: Any, config: DynamicSpecConfig
+) -> tuple[CostTable, str]:
+    """The table, equal on all ranks, and where it came from."""
+    from spec_toggle.profiling import Profiler
+
     profiler = Profiler(scheduler, toggle, functools.partial(share, scheduler))
     axes = profiler.axes()
     key = profile_key(scheduler, config, axes)
-    # Rank 0's disk alone decides: all ranks must run the same iterations.
-    (table,) = share(scheduler, [profile_store.load(key)])
-    source = "saved"
-    if table is None or not profiler.confirms(table):
-        source = "new"
-        table = profiler.measure(axes)
-        (table,) = share(scheduler, [table])
-        if toggle.controller.observations.costs.is_source:
-            profile_store.save(key, table)
-    toggle.controller.observations.costs.table = table
-    logger.info(
-        "Dynamic speculation: %s profile %s, %.1f s.",
-        source,
-        profile_store.profile_path(key),
-        time.perf_counter() - started,
-    )
+    path = profile_store.profile_path(key)
+    # The first rank's disk alone decides: all ranks must run the same iterations.
+    (saved,) = share(scheduler, [profile_store.load(key)])
+    if saved is not None and profiler.confirms(saved):
+        return saved, f"read from {path}"
+    (table,) = share(scheduler, [profiler.measure(axes)])
+    if toggle.controller.observations.costs.is_source:
+        profile_store.save(key, table)
+    return table, f"measured, {path}"
 
 
 def profile_key(scheduler: Any, config: DynamicSpecConfig, axes: Any) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
@@ -44,13 +45,41 @@ def flags() -> int:
     return 0
 
 
+def profile(given: argparse.Namespace) -> int:
+    """Print, and plot, a saved profile. Returns 2, with one line on stderr, for a bad request."""
+    from spec_toggle import profile_report
+    from spec_toggle.profile_store import ProfileError, read_profile
+
+    console = Console()
+    try:
+        if given.list:
+            profile_report.list_profiles(console)
+        elif given.profile is None:
+            raise ProfileError("name a profile, or use --list.")
+        else:
+            found = read_profile(profile_report.find(given.profile))
+            profile_report.show(found, console)
+            if given.plot is not None:
+                profile_report.plot(found, given.plot)
+    except ProfileError as error:
+        print(f"spec-toggle: error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="spec-toggle", description=__doc__)
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("check", help="check every hook against the installed SGLang")
     commands.add_parser("flags", help="show the flags added to `sglang serve`")
+    profiles = commands.add_parser("profile", help="show costs that were measured for policy auto")
+    profiles.add_argument("profile", nargs="?", metavar="FILE", help="a path, or a name of --list")
+    profiles.add_argument("--list", action="store_true", help="list the saved profiles")
+    profiles.add_argument("--plot", type=Path, metavar="FILE.png", help="plot it, too")
     chosen = parser.parse_args(argv)
+    if chosen.command == "profile":
+        return profile(chosen)
     return {"check": check, "flags": flags}[chosen.command]()
 
 

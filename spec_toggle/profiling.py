@@ -7,7 +7,6 @@ import copy
 import logging
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,6 +14,7 @@ import torch
 from spec_toggle.compat import replaced
 from spec_toggle.cost import CostTable
 from spec_toggle.policy import Mode
+from spec_toggle.profile_plan import Axes, Times, fill_table, plan_axes
 from spec_toggle.synthetic_batch import SyntheticBatches
 
 logger = logging.getLogger(__name__)
@@ -23,27 +23,10 @@ logger = logging.getLogger(__name__)
 WARM_UP = 2
 TIMED = 8
 BUDGET_S = 10.0
-SHORT_CONTEXT = 256
-LONG_CONTEXT = 32768
 # A saved table is used if one cell measured again is this close to it.
 TOLERANCE = 0.15
 
 Share = Callable[[list[Any]], list[Any]]
-
-
-@dataclass(frozen=True)
-class Axes:
-    batch_sizes: tuple[int, ...]
-    contexts: tuple[int, ...]
-
-
-def plan_axes(max_size: int, max_context: int) -> Axes:
-    """Powers of two up to ``max_size``; a short, a middle and a long context."""
-    sizes = [1 << power for power in range(max_size.bit_length())]
-    short = min(SHORT_CONTEXT, max_context)
-    long = min(LONG_CONTEXT, max_context)
-    contexts = {short, int((short * long) ** 0.5), long} if long > 2 * short else {short}
-    return Axes(tuple(sorted({*sizes, max_size})), tuple(sorted(contexts)))
 
 
 class Profiler:
@@ -60,22 +43,29 @@ class Profiler:
         self._batches = SyntheticBatches(scheduler)
 
     def axes(self) -> Axes:
-        return plan_axes(self._batches.max_size, self._batches.max_context)
+        """Up to the largest native graph: what runs without one is no batch to plan for."""
+        largest = self._batches.max_size
+        if self._toggle.graphs is not None:
+            largest = min(largest, self._toggle.graphs.batch_sizes[-1])
+        return plan_axes(largest, self._batches.max_context)
 
     def measure(self, axes: Axes, budget_s: float = BUDGET_S) -> CostTable:
-        """The table over ``axes``. Cells that do not fit the KV pool, or for which no time was
-        left, are filled in by the growth of their neighbours, with a count of 0.
+        """The table over ``axes``, within about ``budget_s`` seconds.
+
+        Cells that do not fit the KV pool, or for which no time was left, are filled in by the
+        growth of their neighbours, with a count of 0.
         """
-        started = time.perf_counter()
-        timings: dict[tuple[Mode, int, int], float] = {}
+        timings: Times = {}
         with self._quiet():
+            self._time_both(axes.batch_sizes[0], axes.contexts[0])  # compiles kernels, once
+            started = time.perf_counter()
             for context in axes.contexts:
                 for size in axes.batch_sizes:
                     (elapsed,) = self._share([time.perf_counter() - started])
                     if elapsed > budget_s or not self._batches.fits(size, context):
                         continue
                     timings.update(self._time_both(size, context))
-        return fill_table(axes, timings)
+        return fill_table(axes, timings, TIMED)
 
     def confirms(self, table: CostTable) -> bool:
         """Whether one cell, measured again, is within TOLERANCE of the table in both modes."""
@@ -93,7 +83,7 @@ class Profiler:
             )
         return bool(is_close)
 
-    def _time_both(self, size: int, context: int) -> dict[tuple[Mode, int, int], float]:
+    def _time_both(self, size: int, context: int) -> Times:
         batch = self._batches.make(size, context)
         found = {(mode, size, context): self._time(batch, mode) for mode in Mode}
         # Plain steps leave tokens that the draft has yet to see; these requests are no more.
@@ -133,41 +123,3 @@ class Profiler:
             scheduler.device_module.synchronize()
             worker.target_worker.model_runner.shared_read_done_event = None
             worker.draft_worker.draft_runner.shared_read_done_event = None
-
-
-def fill_table(axes: Axes, found: dict[tuple[Mode, int, int], float]) -> CostTable:
-    """A table over ``axes`` from the cells that were measured; the first must be."""
-    grids = {mode: _fill_grid(axes, mode, found) for mode in Mode}
-    counts = {
-        mode: tuple(
-            tuple(TIMED * ((mode, size, context) in found) for size in axes.batch_sizes)
-            for context in axes.contexts
-        )
-        for mode in Mode
-    }
-    return CostTable(
-        axes.batch_sizes,
-        axes.contexts,
-        grids[Mode.PLAIN],
-        grids[Mode.SPEC],
-        counts[Mode.PLAIN],
-        counts[Mode.SPEC],
-    )
-
-
-def _fill_grid(
-    axes: Axes, mode: Mode, found: dict[tuple[Mode, int, int], float]
-) -> tuple[tuple[float, ...], ...]:
-    """Missing cells grow over batch size as the row above does, or not at all in the first row."""
-    rows: list[list[float]] = []
-    for context in axes.contexts:
-        row: list[float] = []
-        for column, size in enumerate(axes.batch_sizes):
-            ms = found.get((mode, size, context))
-            if ms is None:
-                above = rows[-1] if rows else None
-                growth = above[column] / above[column - 1] if above and column else 1.0
-                ms = row[-1] * growth if row else rows[-1][0]
-            row.append(ms)
-        rows.append(row)
-    return tuple(map(tuple, rows))

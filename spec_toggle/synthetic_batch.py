@@ -39,7 +39,8 @@ class SyntheticBatches:
     def max_context(self) -> int:
         """Tokens that one request can have with its draft windows."""
         pool = int(self._scheduler.token_to_kv_pool_allocator.size)
-        return min(pool, int(self._rows.shape[1])) - self._span(0)
+        longest = int(self._scheduler.model_config.context_len)
+        return min(pool, longest, int(self._rows.shape[1])) - self._span(0)
 
     def fits(self, size: int, context: int) -> bool:
         pool = int(self._scheduler.token_to_kv_pool_allocator.size)

@@ -8,7 +8,8 @@ import pytest
 
 from spec_toggle.cost import CostTable
 from spec_toggle.policy import Mode
-from spec_toggle.profiling import Axes, Profiler
+from spec_toggle.profile_plan import Axes
+from spec_toggle.profiling import Profiler
 from spec_toggle.reference.tiny_text import held_out_prompts
 from tests.engine.engines import Engines
 from tests.engine.harness import EngineConfig, Request
