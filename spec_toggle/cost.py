@@ -70,15 +70,13 @@ class CostTable:
 
     def ms(self, mode: Mode, batch_size: float, context: float) -> float:
         """Bilinear between the cells; beyond the edges, the time at the edge."""
-        grid = self._grid(mode)
-        return sum(
-            weight * grid[row][column] for row, column, weight in self._cells(batch_size, context)
-        )
+        across, down = _between(self.batch_sizes, batch_size), _between(self.contexts, context)
+        return _bilinear(self._grid(mode), across, down)
 
     def break_even(self, batch_size: float, context: float) -> float:
         """Tokens per round and request above which rounds are faster than plain steps."""
-        spec = self.ms(Mode.SPEC, batch_size, context)
-        return spec / self.ms(Mode.PLAIN, batch_size, context)
+        across, down = _between(self.batch_sizes, batch_size), _between(self.contexts, context)
+        return _bilinear(self.round_ms, across, down) / _bilinear(self.plain_ms, across, down)
 
     def is_measured(self, mode: Mode, batch_size: float, context: float) -> bool:
         """Whether the cell nearest to this load rests on a measurement."""
@@ -166,6 +164,14 @@ class CostTable:
             raise
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise CostError(f"not a cost table ({error}).") from None
+
+
+def _bilinear(grid: Grid, across: tuple[int, int, float], down: tuple[int, int, float]) -> float:
+    low, high, share = across
+    top, bottom, depth = down
+    upper = grid[top][low] + share * (grid[top][high] - grid[top][low])
+    lower = grid[bottom][low] + share * (grid[bottom][high] - grid[bottom][low])
+    return upper + depth * (lower - upper)
 
 
 def _between(axis: Sequence[int], value: float) -> tuple[int, int, float]:

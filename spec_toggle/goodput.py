@@ -95,20 +95,20 @@ class GoodputPolicy:
         gain = self.gain(inputs)
         if gain < 1:
             return self._switch(Mode.PLAIN, inputs)
-        if self._lacks(Mode.PLAIN, inputs) and self._probes.is_due():
+        if self._probes.is_due() and self._lacks(Mode.PLAIN, inputs):
             return self._start_probe(Mode.PLAIN, is_for_cost=True)
         return Decision(Mode.SPEC, f"gain {gain:.2f}")
 
     def _decide_in_plain(self, inputs: Inputs, sample: LoadSample) -> Decision:
-        if self._lacks(Mode.SPEC, inputs) and self._probes.is_due():
+        break_even = self._break_even(inputs)
+        if self._probes.is_due() and self._lacks(Mode.SPEC, inputs):
             return self._start_probe(Mode.SPEC, is_for_cost=True)
         is_trusted = self._accept.weight >= TRUSTED_ROUNDS
-        gain = self.gain(inputs)
+        gain = inputs.accept / break_even
         if is_trusted and gain > 1 + self._margin:
             return self._dwell_in_plain(inputs, sample)
         self._high_steps = 0
-        is_due = self._probes.is_due(self._break_even(inputs))
-        if not is_trusted and is_due and self._can_pay(inputs):
+        if not is_trusted and self._probes.is_due(break_even) and self._can_pay(break_even):
             return self._start_probe(Mode.SPEC, is_for_cost=False)
         return Decision(Mode.PLAIN, f"gain {gain:.2f}")
 
@@ -124,10 +124,9 @@ class GoodputPolicy:
             return Decision(Mode.PLAIN, f"dwell {self._high_steps} of {needed}{pressure}")
         return self._switch(Mode.SPEC, inputs)
 
-    def _can_pay(self, inputs: Inputs) -> bool:
+    def _can_pay(self, break_even: float) -> bool:
         """Whether rounds would be worth it if every draft were accepted."""
-        best = Inputs(inputs.batch_size, inputs.context, self._max_accept)
-        return self.gain(best) > 1 + self._margin
+        return self._max_accept > (1 + self._margin) * break_even
 
     def _lacks(self, mode: Mode, inputs: Inputs) -> bool:
         return not self._costs.table.is_measured(mode, inputs.batch_size, inputs.context)
@@ -139,7 +138,7 @@ class GoodputPolicy:
 
     def _continue_probe(self, probe: Probe, inputs: Inputs) -> Decision:
         # The batch may have grown meanwhile.
-        is_hopeless = not probe.is_for_cost and not self._can_pay(inputs)
+        is_hopeless = not probe.is_for_cost and not self._can_pay(self._break_even(inputs))
         if probe.left > 0 and not is_hopeless:
             probe.left -= 1
             return Decision(probe.mode, self._probe_reason(probe))

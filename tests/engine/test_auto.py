@@ -88,3 +88,21 @@ def test_the_profiler_times_both_modes_and_leaves_no_trace(
     assert engine.free_tokens() == free
     outcomes = engine.run(requests, lambda step: step % 7 < 3)
     assert [outcome.tokens for outcome in outcomes] == expected
+
+
+def test_without_a_gpu_costs_are_learnt_in_service(
+    engines: Engines, requests: list[Request]
+) -> None:
+    """From an assumed table: rounds give the unit, a probe times the plain step."""
+    config = EngineConfig("chain", sync="off", extra=(*AUTO.extra, ("dynamic_spec_dwell", 4)))
+    engine = engines.get(config)
+    costs = engine.toggle.controller.observations.costs
+    assert not any(map(any, (*costs.table.plain_count, *costs.table.round_count)))
+    costs._interval = 10
+    engine.run([Request(request.prompt, 0, 460) for request in requests[:2]])
+    totals = engine.toggle.controller.totals
+    assert totals.plain_steps >= 8, "the probe"
+    for mode in Mode:
+        assert costs.table.is_measured(mode, 2, 0)
+        assert 0.1 < costs.table.ms(mode, 2, 0) < 1000
+    assert costs.table.break_even(2, 0) > 1
