@@ -32,10 +32,6 @@ class DynamicSpecWorker:
         if batch.forward_mode.is_decode():
             self.controller.begin_iteration(self._sample(batch, queue_length))
 
-    def forget(self, batch: Any) -> None:
-        """The requests of ``batch`` are no more: the draft owes them nothing."""
-        self._draft_sync.after_prefill(batch)
-
     def _sample(self, batch: Any, queue_length: int) -> LoadSample:
         if self.controller.observations is None:
             return LoadSample(len(batch.reqs), queue_length)
