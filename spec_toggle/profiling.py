@@ -40,7 +40,7 @@ class Profiler:
         self._scheduler = scheduler
         self._toggle = toggle
         self._share = share
-        self._batches = SyntheticBatches(scheduler)
+        self._batches = SyntheticBatches(scheduler, growth=WARM_UP + TIMED)
 
     def axes(self) -> Axes:
         """Up to the largest native graph: what runs without one is no batch to plan for."""
@@ -93,19 +93,25 @@ class Profiler:
     def _time(self, batch: Any, mode: Mode) -> float:
         """Milliseconds per iteration, on the clock of this rank."""
         with replaced(self._toggle.controller, mode=mode):
-            self._run(batch, WARM_UP)
+            self._run(batch, mode, WARM_UP)
             started = time.perf_counter()
-            self._run(batch, TIMED)
+            self._run(batch, mode, TIMED)
             return 1000 * (time.perf_counter() - started) / TIMED
 
-    def _run(self, batch: Any, count: int) -> None:
-        """``count`` iterations launched one behind the other, as overlapped scheduling does."""
+    def _run(self, batch: Any, mode: Mode, count: int) -> None:
+        """``count`` iterations launched one behind the other, as overlapped scheduling does.
+
+        A draft sync logs plain steps by position, so these advance the batch. How far a round does
+        is known on the device only: rounds repeat.
+        """
         scheduler = self._scheduler
         for _ in range(count):
             # The host's own undo of what a forward changes in its batch.
             with scheduler._forward_isolation(batch, overlap=False):
                 batch.spec_info = copy.copy(batch.spec_info)  # a round edits it in place
                 scheduler.model_worker.forward_batch_generation(batch)
+            if mode is Mode.PLAIN:
+                self._batches.advance(batch)
         scheduler.device_module.synchronize()
 
     @contextlib.contextmanager

@@ -20,13 +20,14 @@ class SyntheticBatches:
 
     Only free KV slots and free request rows are used, without taking them: what is written there
     means nothing, and the first real request writes its own. ``close`` makes the rows zero again.
+    ``growth``: tokens by which each batch may be advanced.
     """
 
-    def __init__(self, scheduler: Any) -> None:
+    def __init__(self, scheduler: Any, growth: int) -> None:
         self._scheduler = scheduler
         self._worker = scheduler.model_worker
         self._rows = scheduler.req_to_token_pool.req_to_token
-        self._reserve = int(get_alloc_reserve_per_decode())
+        self._reserve = int(get_alloc_reserve_per_decode()) + growth
         self._generator = torch.Generator().manual_seed(0)
         self._reqs: list[Any] = []
 
@@ -76,6 +77,14 @@ class SyntheticBatches:
         )
         return batch
 
+    @staticmethod
+    def advance(batch: Any) -> None:
+        """Each request has one committed token more, as after a plain step."""
+        batch.seq_lens = batch.seq_lens + 1
+        if batch.seq_lens_cpu is not None:
+            batch.seq_lens_cpu = batch.seq_lens_cpu + 1
+            batch.seq_lens_sum += len(batch.reqs)
+
     def close(self) -> None:
         self._rows[1:] = 0
 
@@ -85,7 +94,7 @@ class SyntheticBatches:
         return not scheduler.enable_overlap or bool(scheduler.future_map.needs_cpu_seq_lens)
 
     def _span(self, context: int) -> int:
-        """KV slots of one request: its tokens and draft windows, in whole pages."""
+        """KV slots of one request: its tokens, growth and draft windows, in whole pages."""
         page = int(self._scheduler.page_size)
         return -(-(context + self._reserve) // page) * page
 
