@@ -24,9 +24,17 @@ class Bar:
 BARS = (
     Bar("forced_plain_off", "none", 0.99, (64, 128, 256)),
     Bar("toggle", "envelope", 0.98, None),
+    Bar("auto", "envelope", 0.98, None),
 )
 FORCED = ("forced_plain_off", "forced_plain_deferred", "forced_plain_eager")
-PLOTTED = {"none": "o-", "static": "s-", "adaptive": "^-", "toggle": "D-", "envelope": "k--"}
+PLOTTED = {
+    "none": "o-",
+    "static": "s-",
+    "adaptive": "^-",
+    "toggle": "D-",
+    "auto": "v-",
+    "envelope": "k--",
+}
 
 
 class Result:
@@ -106,6 +114,7 @@ def _number(value: float | None, digits: int = 0) -> str:
 def throughput_table(result: Result) -> str:
     """Output tok/s of the arms a user may choose between, and what the toggle makes of them."""
     arms = ("none", "static", "adaptive", "toggle")
+    has_auto = "auto" in result.arms
     head = ["concurrency"]
     for arm in arms:
         head += [arm] if arm == "none" else [arm, f"{arm} / none"]
@@ -118,8 +127,12 @@ def throughput_table(result: Result) -> str:
                 cells.append(_number(result.ratio(arm, "none", level), 2))
         envelope = result.rate("envelope", level)
         cells += [_number(envelope), _number(result.ratio("toggle", "envelope", level), 3)]
+        if has_auto:
+            ratio = result.ratio("auto", "envelope", level)
+            cells += [_number(result.rate("auto", level)), _number(ratio, 3)]
         rows.append(cells)
-    return _table([*head, "envelope", "toggle / envelope"], rows)
+    head += ["envelope", "toggle / envelope"]
+    return _table([*head, "auto", "auto / envelope"] if has_auto else head, rows)
 
 
 def off_tax_table(result: Result) -> str:

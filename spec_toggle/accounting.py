@@ -38,11 +38,13 @@ def resolve_tokens(
     toggle = getattr(processor.model_worker, "_dynamic_spec", None)
     if toggle is not None:
         mode = Mode.PLAIN if is_plain else Mode.SPEC
-        toggle.controller.count_tokens(mode, sum(counts))
+        controller = toggle.controller
+        controller.count_tokens(mode, sum(counts))
+        verified = sum(len(run) for run, is_live in zip(tokens, live, strict=True) if is_live)
         if not is_plain:
-            verified = sum(len(run) for run, is_live in zip(tokens, live, strict=True) if is_live)
-            age = getattr(result, ROUND_AGE, None)
-            toggle.controller.count_round(age, sum(live), verified)
+            controller.count_round(getattr(result, ROUND_AGE, None), sum(live), verified)
+        if controller.observations is not None:
+            controller.observations.result(mode, len(live), sum(live), verified, batch.forward_iter)
     # ``update_spec_metrics`` follows at once, and does not see the result.
     processor.metrics_reporter._last_result_is_plain = is_plain
     return tokens

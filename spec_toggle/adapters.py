@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from spec_toggle import args
+from spec_toggle import args, auto
 from spec_toggle.accounting import ROUND_AGE
 from spec_toggle.config import ENVIRONMENT, ConfigError, DynamicSpecConfig
 from spec_toggle.controller import Controller
@@ -78,7 +78,9 @@ def attach_toggle(result: None, scheduler: Any, *_: Any, **__: Any) -> None:
     config = config_from_environment()
     if config is None:
         return
-    controller = Controller.from_config(config, _telemetry(scheduler.metrics_reporter))
+    observations = auto.make_observations(scheduler) if config.policy == "auto" else None
+    telemetry = _telemetry(scheduler.metrics_reporter)
+    controller = Controller.from_config(config, telemetry, observations)
     worker = scheduler.model_worker
     draft_sync, graphs = worker._dynamic_spec_parts
     toggle = DynamicSpecWorker(worker, controller, draft_sync, graphs)
@@ -86,6 +88,8 @@ def attach_toggle(result: None, scheduler: Any, *_: Any, **__: Any) -> None:
     if scheduler.enable_overlap and scheduler.future_map.needs_cpu_seq_lens:
         toggle.host_lengths = HostLengths(worker.req_to_token_pool.req_to_token.shape[0])
         scheduler.future_map._dynamic_spec_lengths = toggle.host_lengths
+    if observations is not None:
+        auto.profile(scheduler, toggle, config)
     logger.info(
         "Dynamic speculation is on: %s; max_running_requests=%d",
         config.to_json(),

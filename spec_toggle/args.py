@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 from spec_toggle.config import (
     DRAFT_SYNCS,
     ENVIRONMENT,
+    POLICIES,
     ConfigError,
     DynamicSpecConfig,
     build_config,
@@ -20,9 +21,12 @@ from spec_toggle.support import check_support
 ENABLE = "enable_dynamic_spec"
 CONFIG_FILE = "dynamic_spec_config"
 VALUES = {
+    "policy": "dynamic_spec_policy",
     "threshold": "dynamic_spec_threshold",
     "hysteresis": "dynamic_spec_hysteresis",
     "dwell": "dynamic_spec_dwell",
+    "margin": "dynamic_spec_margin",
+    "skip_profile": "dynamic_spec_skip_profile",
     "draft_sync": "dynamic_spec_draft_sync",
     "sync_tokens": "dynamic_spec_sync_tokens",
 }
@@ -40,7 +44,13 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--enable-dynamic-spec",
         action="store_true",
-        help="Speculate only while the decode batch is small; decode natively above the threshold.",
+        help="Speculate only while it pays; decode natively otherwise.",
+    )
+    group.add_argument(
+        "--dynamic-spec-policy",
+        choices=POLICIES,
+        help="threshold: by batch size. auto: by measured costs, accept length and context "
+        f"(default: {defaults.policy}).",
     )
     group.add_argument(
         "--dynamic-spec-threshold",
@@ -59,8 +69,22 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--dynamic-spec-dwell",
         type=int,
         metavar="N",
-        help="Iterations the batch must stay that small before speculation returns "
+        help="Iterations the batch must stay that small, or speculation stay that much faster, "
+        "before it returns "
         f"(default: {defaults.dwell}).",
+    )
+    group.add_argument(
+        "--dynamic-spec-margin",
+        type=float,
+        metavar="SHARE",
+        help="auto: share by which speculation must be faster before it returns "
+        f"(default: {defaults.margin}).",
+    )
+    group.add_argument(
+        "--dynamic-spec-skip-profile",
+        action="store_true",
+        default=None,
+        help="auto: time no iterations at start; learn what they cost in service only.",
     )
     group.add_argument(
         "--dynamic-spec-draft-sync",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any, NoReturn
 
 from rich.console import Console
@@ -100,6 +101,27 @@ class Parser(argparse.ArgumentParser):
         exit_with(ValueError(message))
 
 
+def profile(given: argparse.Namespace) -> int:
+    """Print, and plot, a saved profile. Returns 2, with one line on stderr, for a bad request."""
+    from spec_toggle import profile_report
+    from spec_toggle.profile_store import ProfileError, read_profile
+
+    console = Console()
+    try:
+        if given.list:
+            profile_report.list_profiles(console)
+        elif given.profile is None:
+            raise ProfileError("name a profile, or use --list.")
+        else:
+            found = read_profile(profile_report.find(given.profile))
+            profile_report.show(found, console)
+            if given.plot is not None:
+                profile_report.plot(found, given.plot)
+    except ProfileError as error:
+        return fail(error)
+    return 0
+
+
 def main(argv: list[str] | None = None) -> int:
     parser = Parser(prog="spec-toggle", description=__doc__)
     parser.add_argument("--version", action="version", version=__version__)
@@ -108,6 +130,7 @@ def main(argv: list[str] | None = None) -> int:
     flagging = commands.add_parser("flags", help="show the flags added to `sglang serve`")
     flagging.set_defaults(run=lambda _: flags())
     _add_patch(commands)
+    _add_profile(commands)
     add_commands(commands)
     given = parser.parse_args(argv)
     try:
@@ -131,6 +154,14 @@ def _add_patch(commands: Any) -> None:
         "--target", metavar="DIR", help="the folder that holds the package (default: installed)"
     )
     patching.set_defaults(run=lambda given: patch(given.action, given.target))
+
+
+def _add_profile(commands: Any) -> None:
+    profiles = commands.add_parser("profile", help="show costs that were measured for policy auto")
+    profiles.add_argument("profile", nargs="?", metavar="FILE", help="a path, or a name of --list")
+    profiles.add_argument("--list", action="store_true", help="list the saved profiles")
+    profiles.add_argument("--plot", type=Path, metavar="FILE.png", help="plot it, too")
+    profiles.set_defaults(run=profile)
 
 
 if __name__ == "__main__":

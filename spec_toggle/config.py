@@ -13,6 +13,13 @@ TABLE = "dynamic_spec"
 # Carries the configuration from the launching process to the scheduler processes it starts.
 ENVIRONMENT = "SPEC_TOGGLE_CONFIG"
 DRAFT_SYNCS = ("deferred", "eager", "off")
+POLICIES = ("threshold", "auto")
+DEFAULT_POLICY = "threshold"
+# Settings that mean nothing to the other policy.
+POLICY_SETTINGS = {
+    "threshold": ("threshold", "hysteresis"),
+    "auto": ("margin", "skip_profile"),
+}
 
 
 class ConfigError(ValueError):
@@ -23,16 +30,23 @@ class ConfigError(ValueError):
 class DynamicSpecConfig:
     """What ``--enable-dynamic-spec`` runs with.
 
+    ``policy``: what decides: a batch size, or measured costs and acceptance (auto).
     ``threshold``: decode batch size above which iterations are PLAIN (0: never speculate).
     ``hysteresis``: requests below the threshold before SPEC returns; None: threshold // 8.
-    ``dwell``: iterations the batch must stay that small before SPEC returns.
+    ``dwell``: iterations the batch must stay that small (auto: SPEC must stay that much faster)
+    before SPEC returns.
+    ``margin``: auto: share by which rounds must be faster before SPEC returns.
+    ``skip_profile``: auto: time no iterations at start, learn costs in service only.
     ``draft_sync``: how the draft's KV cache follows tokens that plain steps produce.
     ``sync_tokens``: tokens of the whole batch that deferred sync collects before it writes them.
     """
 
+    policy: str = DEFAULT_POLICY
     threshold: int = 32
     hysteresis: int | None = None
     dwell: int = 16
+    margin: float = 0.05
+    skip_profile: bool = False
     draft_sync: str = "deferred"
     sync_tokens: int = 4096
 
@@ -48,6 +62,13 @@ class DynamicSpecConfig:
                     f"{self.threshold}: no batch would be small enough to speculate again. "
                     f"Use a hysteresis between 0 and {self.threshold}."
                 )
+        if self.policy not in POLICIES:
+            raise ConfigError(
+                f"dynamic-spec policy {self.policy!r} is unknown. "
+                f"Use one of: {', '.join(POLICIES)}."
+            )
+        check_share("margin", self.margin)
+        check_bool("skip_profile", self.skip_profile)
         if self.draft_sync not in DRAFT_SYNCS:
             raise ConfigError(
                 f"dynamic-spec draft sync {self.draft_sync!r} is unknown. "
@@ -78,6 +99,31 @@ def check_int(name: str, value: object, low: int, high: int) -> None:
             f"dynamic-spec {name} {value!r} is out of range. "
             f"Use a whole number from {low} to {high}."
         )
+
+
+def check_share(name: str, value: object) -> None:
+    """Raise ConfigError unless ``value`` is a number in [0, 1]."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
+        raise ConfigError(
+            f"dynamic-spec {name} {value!r} is out of range. Use a number from 0 to 1."
+        )
+
+
+def check_bool(name: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise ConfigError(f"dynamic-spec {name} {value!r} is not a truth value. Use true or false.")
+
+
+def check_policy_settings(values: Mapping[str, Any]) -> None:
+    """Raise ConfigError for a given setting that the chosen policy would not look at."""
+    policy = values.get("policy", DEFAULT_POLICY)
+    for owner, names in POLICY_SETTINGS.items():
+        given = [name for name in names if name in values]
+        if given and owner != policy:
+            raise ConfigError(
+                f"dynamic-spec {given[0]} {values[given[0]]!r} has no effect with policy "
+                f"{policy!r}: it is a setting of {owner!r}. Remove it, or use policy {owner!r}."
+            )
 
 
 def load_file(path: str) -> dict[str, Any]:
@@ -112,4 +158,6 @@ def build_config(flags: Mapping[str, Any], path: str | None = None) -> DynamicSp
     """Defaults, overridden by the file at ``path``, overridden by ``flags`` that are not None."""
     values = load_file(path) if path is not None else {}
     values.update({name: value for name, value in flags.items() if value is not None})
-    return DynamicSpecConfig(**values)
+    config = DynamicSpecConfig(**values)
+    check_policy_settings(values)
+    return config

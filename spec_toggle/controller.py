@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from spec_toggle.config import DynamicSpecConfig
+from spec_toggle.goodput import GoodputPolicy
+from spec_toggle.live_costs import Observations
 from spec_toggle.load import LoadSample
-from spec_toggle.policy import Mode, Policy, ThresholdPolicy
+from spec_toggle.policy import PROBE, Mode, Policy, ThresholdPolicy
 from spec_toggle.steering import Order, Steering
 from spec_toggle.telemetry import Telemetry
 
@@ -32,6 +34,7 @@ class Controller:
     """Asks the policy once per decode iteration and reports each change of mode.
 
     ``telemetry``: on the one rank that reports for its server, None on the others.
+    ``observations``: of results, for a policy that decides from them.
     """
 
     def __init__(
@@ -39,10 +42,12 @@ class Controller:
         policy: Policy,
         config: DynamicSpecConfig,
         telemetry: Telemetry | None = None,
+        observations: Observations | None = None,
     ) -> None:
         self.policy = policy
         self.steering = Steering(config)
         self.telemetry = telemetry
+        self.observations = observations
         self.mode = Mode.SPEC
         self.reason = "start"
         self.sample = LoadSample(batch_size=0)
@@ -54,13 +59,22 @@ class Controller:
 
     @classmethod
     def from_config(
-        cls, config: DynamicSpecConfig, telemetry: Telemetry | None = None
+        cls,
+        config: DynamicSpecConfig,
+        telemetry: Telemetry | None = None,
+        observations: Observations | None = None,
     ) -> Controller:
-        policy = ThresholdPolicy(config.threshold, config.resume_at, config.dwell)
-        return cls(policy, config, telemetry)
+        """``observations``: given if and only if the policy is ``auto``."""
+        if observations is None:
+            policy: Policy = ThresholdPolicy(config.threshold, config.resume_at, config.dwell)
+        else:
+            policy = GoodputPolicy(observations, config.margin, config.dwell)
+        return cls(policy, config, telemetry, observations)
 
     def begin_iteration(self, sample: LoadSample) -> Mode:
         """Decide the mode of the decode iteration that is about to run."""
+        if self.observations is not None:
+            self.observations.costs.begin_iteration(sample.context_per_request)
         self._decide(sample)
         if self.mode is Mode.PLAIN:
             self.totals.plain_steps += 1
@@ -105,10 +119,14 @@ class Controller:
         if self.telemetry is not None:
             self.telemetry.tick(self.mode)
         decision = self.steering.override(self.policy.decide(sample))
+        if self.telemetry is not None and decision.cause == PROBE:
+            self.telemetry.probe_iteration()
         if decision.mode is self.mode:
             return
         if self.telemetry is not None:
             self.telemetry.switch(self.mode, decision, sample)
+            self.telemetry.boundary(self.policy.boundary)
+            self.telemetry.gain(decision.gain)
         self.mode = decision.mode
         self.reason = decision.reason
         self.totals.switches += 1

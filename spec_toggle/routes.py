@@ -8,19 +8,17 @@ which reaches the same settings: with ``--admin-api-key`` only that key opens th
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import json
 import time
 from typing import Any
 
-from sglang.srt.utils.auth import AuthLevel, auth_level
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from spec_toggle.config import ConfigError, DynamicSpecConfig
 from spec_toggle.state import KEY
-from spec_toggle.steering import Force, Order
+from spec_toggle.steering import Force, Order, Steering
 
 PATH = "/dynamic_spec"
 WORKER_APP = "spec_toggle.worker_app:app"
@@ -42,6 +40,8 @@ def serve(*_: Any, **__: Any) -> None:
 
 
 def add_routes(app: Any) -> None:
+    from sglang.srt.utils.auth import AuthLevel, auth_level
+
     as_admin = auth_level(AuthLevel.ADMIN_OPTIONAL)
     app.routes.append(Route(PATH, as_admin(read), methods=["GET"]))
     app.routes.append(Route(PATH, as_admin(steer), methods=["POST"]))
@@ -58,7 +58,7 @@ async def steer(request: Request) -> Response:
     try:
         order = Order.from_body(json.loads(await request.body() or b"null"), time.time())
         for state in await _states():
-            dataclasses.replace(DynamicSpecConfig(**state["config"]), **order.settings)
+            Steering(DynamicSpecConfig(**state["config"])).apply(order)
     except ValueError as error:  # a ConfigError is one, and so is broken JSON
         return _refusal(400, str(error) if isinstance(error, ConfigError) else f"JSON: {error}")
     if not await _send(order):

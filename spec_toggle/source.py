@@ -40,7 +40,9 @@ class Source:
         return self._found[target]
 
     def member(self, owner: Definition, name: str) -> Definition | None:
-        """What ``name`` is in a module or class."""
+        """What ``name`` is in a module or class, or of an object that a module makes."""
+        if isinstance(owner.node, ast.Assign):
+            owner = self._class_of(owner)
         if owner.node is None:
             return owner
         for node in _statements(owner.node):
@@ -103,6 +105,15 @@ class Source:
                     return Definition(owner.module, node)
         found = (self.member(base, name) for base in self._bases(owner))
         return next((f for f in found if f is not None), None)
+
+    def _class_of(self, owner: Definition) -> Definition:
+        """The class that an assigned call makes an instance of."""
+        assert isinstance(owner.node, ast.Assign)
+        value = owner.node.value
+        name = ast.unparse(value.func) if isinstance(value, ast.Call) else ""
+        found = self.find(f"{owner.module}.{name}") if name else None
+        is_class = found is not None and isinstance(found.node, ast.ClassDef)
+        return found if found is not None and is_class else Definition(owner.module, None)
 
     def _bases(self, owner: Definition) -> Iterator[Definition]:
         """Base classes that the release defines."""

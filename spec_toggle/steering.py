@@ -12,14 +12,25 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from spec_toggle.config import FIELDS, ConfigError, DynamicSpecConfig
+from spec_toggle.config import (
+    FIELDS,
+    ConfigError,
+    DynamicSpecConfig,
+    check_policy_settings,
+)
 from spec_toggle.policy import Decision, Mode
 
 PREFIX = "dynamic_spec_"
 FORCE, UNTIL, RELEASE = f"{PREFIX}force", f"{PREFIX}until", f"{PREFIX}release"
 MAX_FORCE_S = 86_400
 # Settings that a running server cannot change, with the reason.
-FIXED = {"draft_sync": "its buffers are made at launch; restart with --dynamic-spec-draft-sync"}
+FIXED = {
+    "policy": "what it decides from is collected from the start; restart with "
+    "--dynamic-spec-policy",
+    "skip_profile": "it is about the start",
+    "draft_sync": "its buffers are made at launch; restart with --dynamic-spec-draft-sync",
+    "sync_tokens": "its buffers are made at launch; restart with --dynamic-spec-sync-tokens",
+}
 STEERABLE = tuple(name for name in FIELDS if name not in FIXED)
 NO_MODE = "none"
 _MODE_NUMBERS = {Mode.SPEC: 1, Mode.PLAIN: 2}
@@ -103,6 +114,7 @@ class Steering:
         Raises ConfigError if the settings do not go together.
         """
         before = self.config
+        check_policy_settings({"policy": before.policy, **order.settings})
         self.config = dataclasses.replace(before, **order.settings)
         changes = [f"{k} {getattr(before, k)} -> {v}" for k, v in order.settings.items()]
         if self.force is not None and order.release in (0, self.force.until):

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from spec_toggle.acceptance import AcceptanceWatch
+from spec_toggle.collapse import AcceptanceWatch
 from spec_toggle.load import LoadSample
 from spec_toggle.policy import Decision, Mode
 from spec_toggle.switch_log import SwitchLog
@@ -83,6 +83,14 @@ class Telemetry:
         self.boundary(boundary)
         if self.metrics is not None:
             self.metrics.force(forced)
+
+    def probe_iteration(self) -> None:
+        if self.metrics is not None:
+            self.metrics.probe_round()
+
+    def gain(self, ratio: float | None) -> None:
+        if self.metrics is not None and ratio is not None:
+            self.metrics.estimated_gain(ratio)
 
     def boundary(self, requests: float | None) -> None:
         if self.metrics is not None and requests is not None:

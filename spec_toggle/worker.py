@@ -40,7 +40,16 @@ class DynamicSpecWorker:
     def begin_iteration(self, batch: Any, queue_length: int) -> None:
         """Decide the mode before the batch runs. Prefills are upstream's in either mode."""
         if batch.forward_mode.is_decode():
-            self.controller.begin_iteration(LoadSample(len(batch.reqs), queue_length))
+            self.controller.begin_iteration(self._sample(batch, queue_length))
+
+    def _sample(self, batch: Any, queue_length: int) -> LoadSample:
+        if self.controller.observations is None:
+            return LoadSample(len(batch.reqs), queue_length)
+        # Counted by the host when results are read: no wait for the device, equal on all ranks.
+        context = sum(req.kv.kv_committed_len for req in batch.reqs)
+        pool = batch.token_to_kv_pool_allocator.size
+        # Shared prefixes count once per request, so this may say more than is held.
+        return LoadSample(len(batch.reqs), queue_length, context, min(1.0, context / pool))
 
     def forward(
         self,

@@ -1,5 +1,6 @@
 """The hooks on the installed SGLang: whether they can be put there, and when they are not."""
 
+import dataclasses
 import inspect
 import pkgutil
 import subprocess
@@ -59,6 +60,36 @@ def test_the_carrier_of_plain_tokens_reaches_clients_and_is_free_in_eagle() -> N
     )
     assert f"{CARRIER} += block_accept_lens[i]" in inspect.getsource(processor), FIX
     assert "block_accept_lens" not in inspect.getsource(eagle_worker_v2), FIX
+
+
+def test_what_the_profiler_builds_batches_from_exists() -> None:
+    from sglang.srt.managers.schedule_batch import Req, ScheduleBatch
+    from sglang.srt.managers.scheduler import Scheduler
+    from sglang.srt.speculative.eagle_info import EagleDraftInput
+    from sglang.srt.utils import broadcast_pyobj
+
+    fields = {field.name for field in dataclasses.fields(ScheduleBatch)}
+    assert {"forward_iter", "orig_seq_lens", "multimodal_inputs", "tree_cache"} <= fields, FIX
+    draft = {field.name for field in dataclasses.fields(EagleDraftInput)}
+    assert {"topk_p", "topk_index", "hidden_states", "bonus_tokens"} <= draft, FIX
+    names = list(inspect.signature(Req.__init__).parameters)
+    assert names[1:5] == ["rid", "origin_input_text", "origin_input_ids", "sampling_params"], FIX
+    assert list(inspect.signature(broadcast_pyobj).parameters)[:4] == [
+        "data",
+        "rank",
+        "dist_group",
+        "src",
+    ], FIX
+    assert "overlap" in inspect.signature(Scheduler._forward_isolation).parameters, FIX
+    assert "self.forward_ct += 1" in inspect.getsource(Scheduler.run_batch), FIX
+
+
+def test_settings_that_a_profile_depends_on_exist() -> None:
+    from sglang.srt.server_args import ServerArgs
+
+    from spec_toggle.auto import SETTINGS
+
+    assert [name for name in SETTINGS if name not in ServerArgs.__struct_fields__] == [], FIX
 
 
 def test_the_decode_line_can_carry_the_mode() -> None:

@@ -38,7 +38,16 @@ def test_help_lists_the_flags(capsys: pytest.CaptureFixture[str]) -> None:
         assert f"--{flag}" in shown
 
 
-NAMES = ("threshold", "hysteresis", "dwell", "draft-sync", "config")
+NAMES = (
+    "policy",
+    "threshold",
+    "hysteresis",
+    "dwell",
+    "margin",
+    "skip-profile",
+    "draft-sync",
+    "config",
+)
 
 
 def test_flags_reach_the_configuration(tmp_path: Path) -> None:
@@ -47,6 +56,18 @@ def test_flags_reach_the_configuration(tmp_path: Path) -> None:
     args = parse([*EAGLE, "--dynamic-spec-config", str(path), "--dynamic-spec-threshold", "6"])
     config = args._dynamic_spec_config
     assert (config.threshold, config.dwell, config.resume_at) == (6, 2, 6)
+
+
+def test_flags_of_auto(capsys: pytest.CaptureFixture[str]) -> None:
+    auto = [*EAGLE, "--dynamic-spec-policy", "auto"]
+    config = parse([*auto, "--dynamic-spec-margin", "0.1", "--dynamic-spec-skip-profile"])
+    config = config._dynamic_spec_config
+    assert (config.policy, config.margin, config.skip_profile) == ("auto", 0.1, True)
+    assert parse(EAGLE)._dynamic_spec_config.policy == "threshold"
+    with pytest.raises(SystemExit) as stopped:
+        parse([*auto, "--dynamic-spec-threshold", "8"])
+    assert stopped.value.code == 2
+    assert "threshold 8 has no effect with policy 'auto'" in capsys.readouterr().err
 
 
 def test_engine_takes_keywords() -> None:

@@ -88,6 +88,8 @@ class Outcome:
 class ScriptedPolicy:
     """Forces the mode of each decode iteration."""
 
+    boundary = None
+
     def __init__(self, is_plain: Script) -> None:
         self._is_plain = is_plain
         self.step = 0
@@ -98,6 +100,8 @@ class ScriptedPolicy:
         plain = self._is_plain(self.step)
         self.step += 1
         return Decision(Mode.PLAIN if plain else Mode.SPEC, "script")
+
+    def configure(self, config: Any) -> None: ...
 
 
 class StepEngine:

@@ -42,12 +42,42 @@ def test_json_round_trip() -> None:
         ({"dwell": 0}, ["dwell", "0", "1"]),
         ({"threshold": 4, "hysteresis": 5}, ["hysteresis", "5", "threshold 4", "between"]),
         ({"draft_sync": "lazy"}, ["draft sync", "lazy", "eager"]),
+        ({"policy": "best"}, ["policy", "best", "threshold", "auto"]),
+        ({"margin": 1.5}, ["margin", "1.5", "0 to 1"]),
+        ({"margin": True}, ["margin", "True"]),
+        ({"skip_profile": 1}, ["skip_profile", "1", "true or false"]),
     ],
 )
 def test_bad_values_are_named_with_the_fix(values: dict[str, object], parts: list[str]) -> None:
     with pytest.raises(ConfigError) as raised:
         DynamicSpecConfig(**values)  # type: ignore[arg-type]
     assert all(part in str(raised.value) for part in parts)
+
+
+@pytest.mark.parametrize(
+    ("values", "parts"),
+    [
+        ({"policy": "auto", "threshold": 8}, ["threshold 8", "'auto'", "'threshold'"]),
+        ({"policy": "auto", "hysteresis": 0}, ["hysteresis 0", "'auto'"]),
+        ({"margin": 0.1}, ["margin 0.1", "'threshold'", "'auto'"]),
+        ({"policy": "threshold", "skip_profile": True}, ["skip_profile True", "'auto'"]),
+    ],
+)
+def test_a_setting_of_the_other_policy_is_refused(
+    values: dict[str, object], parts: list[str]
+) -> None:
+    with pytest.raises(ConfigError) as raised:
+        build_config(values)
+    assert all(part in str(raised.value) for part in [*parts, "has no effect", "Remove it"])
+
+
+def test_settings_of_auto(tmp_path: Path) -> None:
+    path = write(tmp_path / "c.toml", '[dynamic_spec]\npolicy = "auto"\nmargin = 0.1\ndwell = 4\n')
+    config = build_config({"skip_profile": True}, path)
+    assert (config.policy, config.margin, config.dwell) == ("auto", 0.1, 4)
+    assert DynamicSpecConfig.from_json(config.to_json()) == config
+    with pytest.raises(ConfigError, match=r"margin 0\.1 has no effect with policy 'threshold'"):
+        build_config({"policy": "threshold"}, path)
 
 
 @pytest.mark.parametrize(

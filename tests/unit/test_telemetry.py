@@ -5,7 +5,7 @@ import logging
 import pytest
 from prometheus_client import CollectorRegistry
 
-from spec_toggle.acceptance import AcceptanceWatch
+from spec_toggle.collapse import AcceptanceWatch
 from spec_toggle.config import DynamicSpecConfig
 from spec_toggle.controller import Controller
 from spec_toggle.load import LoadSample

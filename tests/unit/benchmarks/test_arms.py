@@ -23,7 +23,9 @@ def test_arms_extend_the_command_without_speculation(arm: str, setup: Setup) -> 
     own = flags(arm, setup)[len(base) :]
     assert ("--speculative-algorithm" in own) == (arm in SPECULATIVE)
     assert ("--speculative-adaptive" in own) == (arm == "adaptive")
-    assert ("--enable-dynamic-spec" in own) == (arm.startswith("forced") or arm == "toggle")
+    assert ("--enable-dynamic-spec" in own) == (
+        arm.startswith("forced") or arm in ("toggle", "auto")
+    )
 
 
 def test_no_speculative_flag_in_the_command_without_speculation(setup: Setup) -> None:
