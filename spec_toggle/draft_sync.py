@@ -6,6 +6,7 @@ import contextlib
 import functools
 import logging
 import os
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -35,6 +36,13 @@ class DraftSync:
 
     # Whether the draft runs after every plain step, and so is the last reader of shared buffers.
     runs_after_plain_step = False
+    # Told how long the host took (s) for each write of pending draft KV.
+    on_flush: Callable[[float], None] | None = None
+
+    @property
+    def pending(self) -> int:
+        """Tokens whose draft KV is still to be written."""
+        return 0
 
     def prefill(self, batch: Any, is_plain: bool) -> contextlib.AbstractContextManager[None]:
         """Around upstream's prefill of ``batch``, target and draft."""
@@ -165,6 +173,10 @@ class DeferredSync(DraftSync):
             self._resume(batch, newest)
         self._log.forget(rows)
 
+    @property
+    def pending(self) -> int:
+        return self._log.pending
+
     def rows_freed(self) -> None:
         self._has_freed_rows = True
 
@@ -173,10 +185,15 @@ class DeferredSync(DraftSync):
 
     def _flush(self) -> None:
         self._has_freed_rows = False
-        if self._log.pending:
-            entries = self._log.take_pending()
-            if self._fills:
-                self._writer.write(entries)
+        if not self._log.pending:
+            return
+        entries = self._log.take_pending()
+        if not self._fills:
+            return
+        start = time.perf_counter()
+        self._writer.write(entries)
+        if self.on_flush is not None:
+            self.on_flush(time.perf_counter() - start)
 
     def _resume(self, batch: Any, newest: torch.Tensor) -> None:
         """Draft from each request's last committed token; newest: int64 [batch], host."""

@@ -16,7 +16,10 @@ PREFIX = "spec_toggle"
 # Rounds after a return to SPEC that count as young: what a cold draft costs shows there.
 YOUNG_ROUNDS = 32
 YOUNG, OLD = f"first_{YOUNG_ROUNDS}", "later"
-CAUSES = {Mode.PLAIN: ("load", "forced"), Mode.SPEC: ("load", "idle", "forced")}
+CAUSES = {
+    Mode.PLAIN: ("load", "forced", "probe"),
+    Mode.SPEC: ("load", "idle", "forced", "probe"),
+}
 FLUSH_BUCKETS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5)
 
 
@@ -81,7 +84,7 @@ class ToggleMetrics:
         )
         self._flush = Histogram(
             f"{PREFIX}_draft_sync_flush_seconds",
-            "Host time to bring the draft's KV cache up to date before a round.",
+            "Host time to launch one write of pending draft KV.",
             list(self._labels),
             buckets=FLUSH_BUCKETS_S,
             registry=self._registry,
@@ -94,6 +97,7 @@ class ToggleMetrics:
         """
         self._speculating.labels(**self._labels).set(1)
         self._collapses.labels(**self._labels)
+        self._pending_now = self._pending.labels(**self._labels)
         for mode, causes in CAUSES.items():
             self._forced.labels(**self._labels, mode=mode.value).set(0)
             for cause in causes:
@@ -144,7 +148,7 @@ class ToggleMetrics:
         self._probes.labels(**self._labels).inc()
 
     def draft_sync_backlog(self, tokens: int) -> None:
-        self._pending.labels(**self._labels).set(tokens)
+        self._pending_now.set(tokens)
 
     def draft_sync_flush(self, elapsed_s: float) -> None:
         self._flush.labels(**self._labels).observe(elapsed_s)

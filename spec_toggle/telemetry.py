@@ -84,6 +84,14 @@ class Telemetry:
         if self.metrics is not None:
             self.metrics.force(forced)
 
+    def draft_sync_backlog(self, tokens: int) -> None:
+        if self.metrics is not None:
+            self.metrics.draft_sync_backlog(tokens)
+
+    def draft_sync_flush(self, elapsed_s: float) -> None:
+        if self.metrics is not None:
+            self.metrics.draft_sync_flush(elapsed_s)
+
     def probe_iteration(self) -> None:
         if self.metrics is not None:
             self.metrics.probe_round()

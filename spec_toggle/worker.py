@@ -29,6 +29,8 @@ class DynamicSpecWorker:
         # Set where the host would otherwise wait for each iteration's lengths.
         self.host_lengths: HostLengths | None = None
         self.draft_sync = draft_sync
+        if controller.telemetry is not None:
+            draft_sync.on_flush = controller.telemetry.draft_sync_flush
         self._plain_step = PlainStep(
             worker, graphs, is_target_last_reader=not draft_sync.runs_after_plain_step
         )
@@ -73,6 +75,8 @@ class DynamicSpecWorker:
             self.draft_sync.before_plain_step()
             result, slots = self._plain_step.run(batch, on_publish, grammar_barrier)
             self.draft_sync.after_plain_step(batch, result, slots)
+            if self.controller.telemetry is not None:
+                self.controller.telemetry.draft_sync_backlog(self.draft_sync.pending)
             self._plain_step.publish_reads()
             if self.host_lengths is not None:
                 self.host_lengths.after_plain_step(batch)

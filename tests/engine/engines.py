@@ -22,6 +22,7 @@ class Engines:
 
     def __init__(self, target: str, draft: str) -> None:
         self._paths = (target, draft)
+        self.target = target
         self._engine: StepEngine | None = None
         self._references: dict[str, Outcome] = {}
 

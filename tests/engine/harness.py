@@ -228,6 +228,11 @@ class StepEngine:
 
         self.scheduler.abort_request(AbortReq(rid=rid))
 
+    def abort_all(self) -> None:
+        from sglang.srt.managers.io_struct import AbortReq
+
+        self.scheduler.abort_request(AbortReq(abort_all=True))
+
     def flush(self) -> None:
         assert self.scheduler.flush_cache()
 

@@ -15,10 +15,14 @@ from tests.engine.harness import EngineConfig, Outcome, Request, Script
 
 Encode = Callable[[str], list[int]]
 
-CHAIN = EngineConfig("chain", sync="eager")
+# A small budget, so that deferred sync writes in the middle of things.
+FEW_TOKENS = (("dynamic_spec_sync_tokens", 24),)
+CHAIN = EngineConfig("chain", sync="deferred", extra=FEW_TOKENS)
+CHAIN_EAGER = EngineConfig("chain", sync="eager")
 CHAIN_OFF = EngineConfig("chain", sync="off")
-CHAIN_NORMAL = EngineConfig("chain", overlap=False, sync="eager")
+CHAIN_NORMAL = EngineConfig("chain", overlap=False, sync="deferred", extra=FEW_TOKENS)
 TREE = EngineConfig("tree", sync="off")
+TREE_DEFERRED = EngineConfig("tree", sync="deferred", extra=FEW_TOKENS)
 
 
 def alternate(period: int = 3) -> Script:
@@ -64,10 +68,11 @@ def test_trap_2_start_in_one_mode_then_the_other(
     assert tokens(engine.run(requests, lambda step: first(step) == (step < 5))) == expected
 
 
+@pytest.mark.parametrize("sync", ["deferred", "off"])
 def test_trap_4_drafted_tokens_are_in_the_vocabulary_after_each_resume(
-    engines: Engines, prompts: list[list[int]]
+    sync: str, engines: Engines, prompts: list[list[int]]
 ) -> None:
-    engine = engines.get(EngineConfig("tree", overlap=False, sync="off"))
+    engine = engines.get(EngineConfig("tree", overlap=False, sync=sync))
     draft = engine.scheduler.model_worker.draft_worker
     vocab = draft.draft_runner.model_config.hf_config.draft_vocab_size
     seen: list[Any] = []
@@ -122,7 +127,11 @@ def test_trap_7_bonus_token_types_with_and_without_overlap(
     assert tokens(engines.get(config).run(requests, alternate(1))) == expected
 
 
-@pytest.mark.parametrize("config", [CHAIN, CHAIN_OFF, TREE], ids=["eager", "off", "tree"])
+@pytest.mark.parametrize(
+    "config",
+    [CHAIN, CHAIN_EAGER, CHAIN_OFF, TREE_DEFERRED],
+    ids=["deferred", "eager", "off", "tree"],
+)
 def test_trap_8_merge_and_filter_between_modes(
     config: EngineConfig, engines: Engines, prompts: list[list[int]]
 ) -> None:
@@ -142,19 +151,24 @@ def test_trap_8_merge_and_filter_between_modes(
         assert 1 + accepted / rounds > 1.8  # draft states followed their requests
 
 
-def test_trap_9_chunked_prefill_in_flight_at_a_switch(engines: Engines, encode: Encode) -> None:
+@pytest.mark.parametrize("is_mixed", [False, True], ids=["chunked", "mixed"])
+def test_trap_9_chunked_prefill_in_flight_at_a_switch(
+    is_mixed: bool, engines: Engines, encode: Encode
+) -> None:
     text = " ".join(held_out_prompts(12, seed=40))
     long_prompts = [encode(text)[:150], encode(text)[30:230]]
     requests = [Request(encode(t), max_new_tokens=30) for t in held_out_prompts(3, seed=41)]
     requests += [Request(p, arrival=4, max_new_tokens=12) for p in long_prompts]
     expected = tokens(engines.reference(requests))
-    engine = engines.get(EngineConfig("chain", sync="off", chunked_prefill_size=32))
+    extra = (*FEW_TOKENS, ("enable_mixed_chunk", is_mixed))
+    config = EngineConfig("chain", sync="deferred", chunked_prefill_size=32, extra=extra)
+    engine = engines.get(config)
     for period in (1, 2, 3):
         assert tokens(engine.run(requests, alternate(period))) == expected
     assert engine.free_tokens() == engine.initial_free
 
 
-@pytest.mark.parametrize("sync", ["eager", "off"])
+@pytest.mark.parametrize("sync", ["deferred", "eager", "off"])
 def test_trap_10_retraction_around_switches(
     sync: str, engines: Engines, prompts: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -181,7 +195,7 @@ def test_trap_11_no_slot_leaks_over_hundreds_of_requests(
         Request(rng.choice(prompts)[: rng.randint(2, 12)], i // 3, rng.randint(1, 9))
         for i in range(150)
     ]
-    engine = engines.get(EngineConfig("chain", page_size=page_size, sync="off"))
+    engine = engines.get(EngineConfig("chain", page_size=page_size, extra=FEW_TOKENS))
     outcomes = engine.run(requests, alternate(2))
     assert all(len(o.tokens) == r.max_new_tokens for o, r in zip(outcomes, requests, strict=True))
     assert engine.free_tokens() == engine.initial_free
@@ -315,7 +329,9 @@ def test_trap_23_max_running_requests_is_not_lowered(engines: Engines) -> None:
     assert toggled.scheduler.max_running_requests == expected != 48
 
 
-@pytest.mark.parametrize("config", [CHAIN, CHAIN_OFF], ids=["eager", "off"])
+@pytest.mark.parametrize(
+    "config", [CHAIN, CHAIN_EAGER, CHAIN_OFF], ids=["deferred", "eager", "off"]
+)
 def test_trap_24_flush_and_idle_between_requests(
     config: EngineConfig, engines: Engines, prompts: list[list[int]]
 ) -> None:
@@ -324,6 +340,44 @@ def test_trap_24_flush_and_idle_between_requests(
     engine = engines.get(config)
     for script in (plain, spec, alternate(1)):
         assert tokens(engine.run(requests, script)) == expected  # ends idle
+        assert engine.toggle.draft_sync.pending == 0
         engine.flush()
         assert engine.scheduler.tree_cache.evictable_size() == 0
         assert engine.free_tokens() == engine.initial_free
+
+
+def test_trap_24_abort_of_everything_in_plain(engines: Engines, prompts: list[list[int]]) -> None:
+    requests = [Request(prompt, max_new_tokens=30) for prompt in prompts[:4]]
+    expected = tokens(engines.reference(requests))
+    engine = engines.get(CHAIN)
+    engine.on_step = lambda step: engine.abort_all() if step == 12 else None
+    engine.run(requests, plain)
+    engine.on_step = None
+    assert engine.toggle.draft_sync.pending == 0
+    assert tokens(engine.run(requests, alternate(3))) == expected
+    assert engine.free_tokens() == engine.initial_free
+
+
+@pytest.mark.parametrize("mode", ["in_place", "retract"])
+def test_trap_24_pause_and_continue_in_plain(
+    mode: str, engines: Engines, prompts: list[list[int]]
+) -> None:
+    from sglang.srt.managers import io_struct
+
+    requests = [Request(prompt, max_new_tokens=30) for prompt in prompts[:4]]
+    expected = tokens(engines.reference(requests))
+    engine = engines.get(CHAIN)
+
+    def pause(step: int) -> None:
+        if step == 12:
+            engine.scheduler.pause_generation(io_struct.PauseGenerationReqInput(mode=mode))
+        if step == 16:
+            request = io_struct.ContinueGenerationReqInput(torch_empty_cache=False)
+            engine.scheduler.continue_generation(request)
+
+    for script in (plain, lambda step: step < 14):
+        engine.on_step = pause
+        assert tokens(engine.run(requests, script)) == expected
+        engine.on_step = None
+    assert engine.toggle.draft_sync.pending == 0
+    assert engine.free_tokens() == engine.initial_free

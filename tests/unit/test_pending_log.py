@@ -1,0 +1,86 @@
+"""The log of pending draft tokens: order, bookkeeping, bounds."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from spec_toggle.pending_log import NONE, Entries, PendingLog
+
+
+def entries(*positions: int) -> Entries:
+    """Entries whose every field tells their position."""
+    at = torch.tensor(positions)
+    return Entries(at.float().unsqueeze(1).repeat(1, 2), at + 100, at + 200, at)
+
+
+def rows(*indices: int) -> torch.Tensor:
+    return torch.tensor(indices)
+
+
+@pytest.fixture
+def log() -> PendingLog:
+    return PendingLog(capacity=8, max_requests=6, width=2, dtype=torch.float32, device="cpu")
+
+
+def test_pending_entries_come_back_once_and_in_order(log: PendingLog) -> None:
+    log.append_step(rows(1, 2), entries(10, 20))
+    log.append_step(rows(2, 1), entries(21, 11))
+    assert log.pending == 4
+    taken = log.take_pending()
+    assert taken.positions.tolist() == [10, 20, 21, 11]
+    assert taken.tokens.tolist() == [110, 120, 121, 111]
+    assert taken.slots.tolist() == [210, 220, 221, 211]
+    assert taken.hidden[:, 0].tolist() == [10, 20, 21, 11]
+    assert log.pending == 0 and len(log.take_pending().tokens) == 0
+
+
+def test_newest_entries_outlive_their_writing_until_the_next_step(log: PendingLog) -> None:
+    log.append_step(rows(1, 2), entries(10, 20))
+    log.take_pending()
+    hidden, tokens = log.gather(log.newest(rows(2, 1)))
+    assert tokens.tolist() == [120, 110] and hidden[:, 1].tolist() == [20, 10]
+    log.append_step(rows(2), entries(21))
+    assert log.newest(rows(1, 2)).tolist() == [NONE, 0]  # the step starts the log anew
+
+
+def test_a_prefill_that_is_synced_does_not_hide_what_is_pending(log: PendingLog) -> None:
+    log.append_step(rows(1), entries(10))
+    log.append_synced(rows(3), entries(5))
+    assert log.pending == 2  # rewriting the second one is harmless
+    log.take_pending()
+    log.append_synced(rows(4), entries(6))
+    assert log.pending == 0
+    assert (log.newest(rows(1, 3, 4, 5)) != NONE).tolist() == [True, True, True, False]
+
+
+def test_room_is_bounded_and_said(log: PendingLog) -> None:
+    for step in range(3):
+        log.append_step(rows(1, 2), entries(step, step))
+    assert log.has_room(2) and not log.has_room(3)
+    with pytest.raises(AssertionError):
+        log.append_step(rows(1, 2, 3), entries(7, 7, 7))
+    log.take_pending()
+    log.append_step(rows(1, 2, 3), entries(7, 7, 7))
+    assert log.pending == 3
+
+
+def test_forgetting_every_request_empties_the_log(log: PendingLog) -> None:
+    log.append_step(rows(1, 2), entries(10, 20))
+    log.take_pending()
+    log.forget(rows(1))
+    assert not log.is_empty and log.newest(rows(1, 2)).tolist() == [NONE, 1]
+    log.forget(rows(2))
+    assert log.is_empty
+
+
+def test_the_check_tells_a_wrong_position_and_a_moved_slot(log: PendingLog) -> None:
+    table = torch.zeros((6, 40), dtype=torch.int32)
+    table[1, 10], table[2, 20] = 210, 220
+    log.append_step(rows(1, 2), entries(10, 20))
+    log.check(rows(1, 2), torch.tensor([11, 21]), table)
+    with pytest.raises(AssertionError):
+        log.check(rows(1, 2), torch.tensor([11, 22]), table)
+    table[2, 20] = 7
+    with pytest.raises(AssertionError):
+        log.check(rows(1, 2), torch.tensor([11, 21]), table)
