@@ -76,7 +76,7 @@ def samples(server: Server) -> dict[str, float]:
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
             if sample.name.startswith("spec_toggle_"):
-                own = {k: v for k, v in sample.labels.items() if k in ("mode", "reason", "age")}
+                own = {k: v for k, v in sample.labels.items() if k in ("mode", "reason", "age", "le")}
                 labels = ",".join(f"{k}={v}" for k, v in sorted(own.items()))
                 name = sample.name.removeprefix("spec_toggle_") + (f"{{{labels}}}" if own else "")
                 assert name not in found and sample.labels["tp_rank"] == "0"
@@ -168,12 +168,14 @@ def test_all_fed_series_are_exported_once(server: Server) -> None:
         "verifications_total{age=later}",
         "verified_tokens_total{age=first_32}",
         "accept_collapses_total",
+        "draft_sync_pending_tokens",
+        "draft_sync_flush_seconds_count",
     ):
         assert name in found
     young = "{age=first_32}"
     accept = found[f"verified_tokens_total{young}"] / found[f"verifications_total{young}"]
     assert 1 < accept <= 4
-    assert not any(name.startswith(("probe", "estimated", "draft_sync")) for name in found)
+    assert not any(name.startswith(("probe", "estimated")) for name in found)
 
 
 def test_decode_lines_name_the_mode_and_steering_is_logged(server: Server) -> None:
