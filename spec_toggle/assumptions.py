@@ -155,6 +155,31 @@ FORWARDING = (
         ),
     ),
     Requirement(
+        f"{DRAFT_WORKER}._draft_extend_for_prefill",
+        "a prefill that plain steps follow writes the draft's KV only",
+        parameters=("batch", "target_hidden_states", "next_token_ids", "mm_input_embeds"),
+    ),
+    Requirement(
+        f"{EAGLE_WORKER}._forward_prefill_batch",
+        "looks the draft's prefill up on the draft worker in every call",
+        contains=("self.draft_worker._draft_extend_for_prefill(",),
+    ),
+    Requirement(
+        "sglang.srt.layers.radix_attention.RadixAttention.forward",
+        "the draft's keys and values reach the attention backend of the forward context",
+        contains=("get_attn_backend().forward(q, k, v, self, forward_batch",),
+    ),
+    Requirement(
+        "sglang.srt.models.llama_eagle3.LlamaModel.forward",
+        "the draft reads the target's hidden states from the speculative input",
+        contains=("forward_batch.spec_info.hidden_states",),
+    ),
+    Requirement(
+        "sglang.srt.mem_cache.memory_pool.ReqToTokenPool.free",
+        "a request that leaves gives back its rows",
+        contains=("self.free_rows(",),
+    ),
+    Requirement(
         "sglang.srt.managers.tp_worker.TpModelWorker.forward_batch_generation",
         "forwards without sampling, and returns the aux hidden states",
         parameters=("batch", "forward_batch", "is_verify"),

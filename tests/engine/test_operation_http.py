@@ -76,7 +76,9 @@ def samples(server: Server) -> dict[str, float]:
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
             if sample.name.startswith("spec_toggle_"):
-                own = {k: v for k, v in sample.labels.items() if k in ("mode", "reason", "age", "le")}
+                own = {
+                    k: v for k, v in sample.labels.items() if k in ("mode", "reason", "age", "le")
+                }
                 labels = ",".join(f"{k}={v}" for k, v in sorted(own.items()))
                 name = sample.name.removeprefix("spec_toggle_") + (f"{{{labels}}}" if own else "")
                 assert name not in found and sample.labels["tp_rank"] == "0"
