@@ -11,12 +11,14 @@ from spec_toggle.reference.tiny_text import held_out_prompts
 from tests.engine.engines import Engines
 from tests.engine.harness import EngineConfig, Request
 
+# A small budget, so that deferred sync writes in the middle of things.
+FEW_TOKENS = (("dynamic_spec_sync_tokens", 24),)
 CONFIGS = [
-    EngineConfig("chain", overlap=True, page_size=1, sync="eager"),
+    EngineConfig("chain", overlap=True, page_size=1, sync="deferred", extra=FEW_TOKENS),
     EngineConfig("chain", overlap=True, page_size=16, sync="off"),
-    EngineConfig("chain", overlap=False, page_size=1, sync="off"),
+    EngineConfig("chain", overlap=False, page_size=1, sync="deferred", extra=FEW_TOKENS),
     EngineConfig("chain", overlap=False, page_size=16, sync="eager"),
-    EngineConfig("tree", overlap=True, page_size=1, sync="eager"),
+    EngineConfig("tree", overlap=True, page_size=1, sync="deferred", extra=FEW_TOKENS),
     EngineConfig("tree", overlap=True, page_size=1, sync="off"),
     EngineConfig("tree", overlap=False, page_size=1, sync="eager"),
 ]
@@ -82,7 +84,7 @@ def test_acceptance_after_switches_equals_that_of_a_run_that_never_switched(
     speculation: str, engines: Engines, encode: Encode
 ) -> None:
     requests = [Request(encode(t), max_new_tokens=96) for t in held_out_prompts(16, seed=5)]
-    engine = engines.get(EngineConfig(speculation, sync="eager"))
+    engine = engines.get(EngineConfig(speculation, sync="deferred"))
 
     def accept_length(phase: int | None) -> tuple[int, int]:
         script = (lambda _: False) if phase is None else (lambda step: (step + phase) % 9 < 4)
