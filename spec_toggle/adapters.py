@@ -14,7 +14,7 @@ from spec_toggle.config import ENVIRONMENT, ConfigError, DynamicSpecConfig
 from spec_toggle.controller import Controller
 from spec_toggle.host_lengths import HostLengths
 from spec_toggle.policy import Mode
-from spec_toggle.support import check_model, check_support
+from spec_toggle.support import check_draft_sync, check_model, check_support
 from spec_toggle.telemetry import Telemetry
 
 logger = logging.getLogger(__name__)
@@ -48,6 +48,7 @@ def check_server_args(result: None, server_args: Any) -> None:
     try:
         settings = resolving_view(server_args)
         check_support(settings)
+        check_draft_sync(settings, config.draft_sync)
         check_model(model_config_of(server_args), settings.device)
     except ConfigError as error:
         if getattr(server_args, args.FROM_CLI, False):
@@ -123,10 +124,10 @@ def allocate_parts(result: None, worker: Any) -> None:
     config = config_from_environment()
     if config is None:
         return
+    draft_sync = make_draft_sync(config, worker)  # first: it may refuse the draft
     is_disabled = check_cuda_graph_backend(Phase.DECODE, Backend.DISABLED)
     has_graphs = worker.device.startswith("cuda") and not is_disabled
-    graphs = DecodeGraphs(worker) if has_graphs else None
-    worker._dynamic_spec_parts = make_draft_sync(config, worker), graphs
+    worker._dynamic_spec_parts = draft_sync, DecodeGraphs(worker) if has_graphs else None
 
 
 def run_batch(scheduler: Any, batch: Any, *_: Any, **__: Any) -> None:
@@ -145,6 +146,13 @@ def free_rows(pool: Any, *_: Any, **__: Any) -> None:
     toggle = getattr(pool, "_dynamic_spec", None)
     if toggle is not None:
         toggle.draft_sync.rows_freed()
+
+
+def release_memory(updater: Any, *_: Any, **__: Any) -> None:
+    """Nothing may be pending once weights or KV are unmapped."""
+    toggle = getattr(updater.draft_worker, "_dynamic_spec", None)
+    if toggle is not None:
+        toggle.draft_sync.idle()
 
 
 def forward_batch_generation(

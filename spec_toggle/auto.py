@@ -145,7 +145,7 @@ def profile_key(scheduler: Any, config: DynamicSpecConfig, axes: Any) -> dict[st
 
 
 def _graph_sizes(worker: Any) -> list[int]:
-    graphs = getattr(worker, "_dynamic_spec_graphs", None)
+    _, graphs = worker._dynamic_spec_parts
     return [] if graphs is None else list(graphs.batch_sizes)
 
 

@@ -3,32 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-import logging
-import os
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from sglang.srt.speculative.eagle_info import EagleDraftInput
-from sglang.srt.speculative.eagle_utils import (
-    get_draft_input_from_target_hidden_dim,
-    get_draft_recurrent_hidden_state_spec,
-)
-from sglang.srt.speculative.eagle_worker_v2 import _eagle_prefill_tail_tokens
 
-from spec_toggle.compat import draft_contexts, replaced
 from spec_toggle.config import ConfigError, DynamicSpecConfig
-from spec_toggle.draft_extend import extend_fields, extend_one_token
-from spec_toggle.draft_kv import DraftKvWriter
-from spec_toggle.pending_log import NONE, Entries, PendingLog
-
-logger = logging.getLogger(__name__)
-
-# Set to 1, every iteration asserts that the pending entries describe the batch. It waits for the
-# device, and is for tests.
-CHECK_ENVIRONMENT = "SPEC_TOGGLE_CHECK"
+from spec_toggle.draft_extend import extend_one_token
 
 
 class DraftSync:
@@ -67,12 +48,7 @@ class DraftSync:
 
 
 class EagerSync(DraftSync):
-    """One draft-extend per plain step: always warm, a draft forward per token.
-
-    Upstream's draft-extend graphs have the width of a round. Where they exist the one token is
-    padded to it, since a replay costs less than launching a narrower forward kernel by kernel; what
-    the padding writes lies past the committed length, where refused drafts lie after a round.
-    """
+    """One draft-extend per plain step: always warm, a draft forward per token."""
 
     runs_after_plain_step = True
 
@@ -80,203 +56,16 @@ class EagerSync(DraftSync):
         self._worker = worker
 
     def after_plain_step(self, batch: Any, result: Any, slots: torch.Tensor) -> None:
-        draft = self._worker.draft_worker
-        has_graphs = draft.cuda_graph_runner_for_draft_extend is not None
-        width = draft.speculative_num_draft_tokens if has_graphs else 1
-        columns = torch.arange(width, device=batch.device)
-        positions = batch.seq_lens.long().unsqueeze(1) + columns
-        table = self._worker.req_to_token_pool.req_to_token
-        slots = table[batch.req_pool_indices.long().unsqueeze(1), positions]
-        output = result.logits_output
-        with (
-            draft_contexts(self._worker),
-            replaced(draft, speculative_num_draft_tokens=width),
-            replaced(batch, **extend_fields(batch, slots.flatten().to(torch.int64))),
-            replaced(result, next_token_ids=_pad_rows(result.next_token_ids, width)),
-            replaced(output, hidden_states=_pad_rows(output.hidden_states, width)),
-        ):
-            draft._draft_extend_for_decode(batch, result)
-
-
-class DeferredSync(DraftSync):
-    """The draft's KV is written for many tokens at once, and its state computed at resume.
-
-    Plain steps only log what the draft needs. The log is written to the draft's KV when it holds
-    ``budget`` tokens, before a round, before a prefill (it may read the prefix cache), and after a
-    request left (its KV may be in the prefix cache or be given away). A prefill that plain steps
-    follow writes the draft's KV too, and leaves computing the draft state to the resume.
-
-    Without ``fills``, logged tokens leave holes in the draft's KV: sync ``off``. The draft then
-    continues from a valid state, but cold.
-    """
-
-    def __init__(self, worker: Any, budget: int, fills: bool = True) -> None:
-        runner = worker.draft_worker.draft_runner
-        max_requests = worker.req_to_token_pool.req_to_token.shape[0]
-        self._worker = worker
-        self._writer = DraftKvWriter(worker)
-        self._budget = budget
-        self._fills = fills
-        self._log = PendingLog(
-            budget + max_requests,
-            max_requests,
-            get_draft_input_from_target_hidden_dim(runner),
-            runner.model_config.dtype,
-            worker.device,
-        )
-        self._has_freed_rows = False
-        self._checks = os.environ.get(CHECK_ENVIRONMENT) == "1"
-        logger.info(
-            "Dynamic speculation: draft sync keeps up to %d tokens in %.2f GB.",
-            self._log.capacity,
-            self._log.nbytes / 2**30,
-        )
-
-    @contextlib.contextmanager
-    def prefill(self, batch: Any, is_plain: bool) -> Iterator[None]:
-        self._flush()
-        if not is_plain:
-            yield
-            self._log.forget(batch.req_pool_indices_cpu.long())
-            return
-        draft = self._worker.draft_worker
-        original = draft._draft_extend_for_prefill
-        with replaced(draft, _draft_extend_for_prefill=functools.partial(self._prefill, original)):
-            yield
-
-    def before_plain_step(self) -> None:
-        if self._has_freed_rows:
-            self._flush()
-
-    def after_plain_step(self, batch: Any, result: Any, slots: torch.Tensor) -> None:
-        rows = batch.req_pool_indices_cpu.long()
-        hidden, tokens = result.logits_output.hidden_states, result.next_token_ids
-        if not self._log.has_room(len(rows)):
-            self._flush()
-        self._log.append_step(rows, Entries(hidden, tokens, slots, batch.seq_lens.long()))
-        if self._checks:
-            table = self._worker.req_to_token_pool.req_to_token
-            self._log.check(rows, batch.seq_lens.long() + 1, table)
-        if self._log.pending >= self._budget:
-            self._flush()
-
-    def before_round(self, batch: Any) -> None:
-        if self._log.is_empty:
-            return
-        self._flush()
-        rows = batch.req_pool_indices_cpu.long()
-        newest = self._log.newest(rows)
-        if bool((newest != NONE).any()):
-            if self._checks:
-                table = self._worker.req_to_token_pool.req_to_token
-                self._log.check(rows, batch.seq_lens.long(), table)
-            self._resume(batch, newest)
-        self._log.forget(rows)
-
-    @property
-    def pending(self) -> int:
-        return self._log.pending
-
-    def rows_freed(self) -> None:
-        self._has_freed_rows = True
-
-    def idle(self) -> None:
-        self._flush()
-
-    def _flush(self) -> None:
-        self._has_freed_rows = False
-        if not self._log.pending:
-            return
-        entries = self._log.take_pending()
-        if not self._fills:
-            return
-        start = time.perf_counter()
-        self._writer.write(entries)
-        if self.on_flush is not None:
-            self.on_flush(time.perf_counter() - start)
-
-    def _resume(self, batch: Any, newest: torch.Tensor) -> None:
-        """Draft from each request's last committed token; newest: int64 [batch], host."""
-        index = newest.clamp(min=0)
-        meta = torch.stack((index, (newest != NONE).long())).to(batch.device, non_blocking=True)
-        hidden, tokens = self._log.gather(meta[0])
-        stale = meta[1] > 0
-        state = extend_one_token(self._worker, batch, hidden, tokens, stale)
-        draft_input = batch.spec_info
-        for name, fresh in state.items():
-            before = getattr(draft_input, name)
-            setattr(draft_input, name, torch.where(stale.unsqueeze(1), fresh, before))
-
-    def _prefill(
-        self,
-        original: Callable[..., Any],
-        batch: Any,
-        target_hidden_states: torch.Tensor,
-        next_token_ids: torch.Tensor,
-        mm_input_embeds: torch.Tensor | None = None,
-        **kwargs: Any,
-    ) -> Any:
-        """``EagleDraftWorker._draft_extend_for_prefill`` for a prefill that plain steps follow."""
-        rows = batch.req_pool_indices_cpu.long()
-        if mm_input_embeds is not None or not self._log.has_room(len(rows)):
-            result = original(
-                batch, target_hidden_states, next_token_ids, mm_input_embeds, **kwargs
-            )
-            self._log.forget(rows)
-            return result
-        entries, last = _prompt_entries(batch, target_hidden_states, next_token_ids)
-        self._writer.write(entries)
-        self._log.append_synced(rows, Entries(*(part[last] for part in entries)))
-        return _blank_draft_input(self._worker, next_token_ids)
-
-
-def _prompt_entries(
-    batch: Any, hidden: torch.Tensor, next_token_ids: torch.Tensor
-) -> tuple[Entries, torch.Tensor]:
-    """Entries for every token of a prefill, and the index of each request's last one.
-
-    hidden: [tokens, width]; next_token_ids: int64 [batch].
-    """
-    # Only the lengths travel to the device: a copy of more than 64 KB from pageable memory would
-    # hold the host until the target's prefill is over.
-    lengths = torch.tensor([batch.extend_lens, batch.prefix_lens])
-    total = int(lengths[0].sum())
-    extend, prefix = lengths.to(batch.device, non_blocking=True)
-    ends = extend.cumsum(0)
-    starts = torch.repeat_interleave(prefix - ends + extend, extend, output_size=total)
-    tokens = torch.roll(batch.input_ids.long(), -1)
-    tokens[ends - 1] = _eagle_prefill_tail_tokens(batch, next_token_ids).long()
-    positions = torch.arange(total, device=batch.device) + starts
-    return Entries(hidden, tokens, batch.out_cache_loc.long(), positions), ends - 1
-
-
-def _blank_draft_input(worker: Any, next_token_ids: torch.Tensor) -> EagleDraftInput:
-    """A draft input of the right shapes; the resume computes its state."""
-    size, dtype = get_draft_recurrent_hidden_state_spec(worker.draft_worker.draft_runner)
-    count, device = len(next_token_ids), next_token_ids.device
-    return EagleDraftInput(
-        topk_p=torch.zeros((count, worker.topk), dtype=torch.float32, device=device),
-        topk_index=torch.zeros((count, worker.topk), dtype=torch.int64, device=device),
-        hidden_states=torch.zeros((count, size), dtype=dtype, device=device),
-        bonus_tokens=next_token_ids,
-        num_tokens_per_req=1,
-        num_tokens_for_logprob_per_req=1,
-    )
-
-
-def _pad_rows(rows: torch.Tensor, width: int) -> torch.Tensor:
-    """[batch, ...] to [batch * width, ...]: each row followed by width - 1 rows of zeros."""
-    if width == 1:
-        return rows
-    padded = rows.new_zeros((rows.shape[0], width, *rows.shape[1:]))
-    padded[:, 0] = rows
-    return padded.flatten(0, 1)
+        extend_one_token(self._worker, batch, result)
 
 
 def make_draft_sync(config: DynamicSpecConfig, worker: Any) -> DraftSync:
     """Raises ConfigError where the draft's KV cannot be written apart from its forward."""
     if config.draft_sync == "eager":
         return EagerSync(worker)
+    from spec_toggle.deferred_sync import DeferredSync
+    from spec_toggle.draft_kv import DraftKvWriter
+
     reason = DraftKvWriter.reason_against(worker)
     if reason is not None:
         raise ConfigError(

@@ -112,6 +112,12 @@ TOGGLE_HOOKS = (
         "what an operator sees is the scheduler's own state",
     ),
     Hook(
+        f"{COMPONENTS}.weight_updater.SchedulerWeightUpdaterManager.release_memory_occupation",
+        "BEFORE",
+        adapters.release_memory,
+        "unmaps the draft's weights and KV, before an idle iteration has run",
+    ),
+    Hook(
         f"{EAGLE_WORKER}.forward_batch_generation",
         "AROUND",
         adapters.forward_batch_generation,

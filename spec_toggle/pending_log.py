@@ -26,9 +26,9 @@ class Entries(NamedTuple):
 class PendingLog:
     """A preallocated log over the whole batch, and the newest entry of each request.
 
-    Since every plain step takes in the whole running batch, an entry is a row of a step and need
-    not move when batches merge or shrink; memory is bounded by tokens, not by requests times a
-    window. All bookkeeping is on the host and depends on the batches alone.
+    Every plain step takes in all running requests but those that are about to end, so an entry is
+    a row of a step and need not move when batches merge or shrink; memory is bounded by tokens, not
+    by requests times a window. All bookkeeping is on the host and depends on the batches alone.
     """
 
     def __init__(

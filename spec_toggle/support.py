@@ -99,6 +99,17 @@ def check_support(settings: Any) -> None:
     _check_draft(algorithm.upper(), getattr(settings, "speculative_draft_model_path", None))
 
 
+def check_draft_sync(settings: Any, draft_sync: str) -> None:
+    """Raise ConfigError where KV is copied out before a deferred draft sync has written it."""
+    for field in ("enable_hierarchical_cache", "enable_lmcache"):
+        if draft_sync != "eager" and getattr(settings, field, None):
+            raise ConfigError(
+                f"dynamic-spec draft sync {draft_sync!r} does not work with "
+                f"--{field.replace('_', '-')}: it would copy the KV of a finished request before "
+                "the draft's is written. Use --dynamic-spec-draft-sync eager."
+            )
+
+
 def check_model(model_config: Any, device: str) -> None:
     """Raise ConfigError for a target or device whose decode steps the toggle cannot run.
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from spec_toggle import adapters
 from spec_toggle.reference.tiny_text import held_out_prompts
 from tests.engine.engines import Engines
 from tests.engine.harness import EngineConfig, Request, Script, StepEngine
@@ -80,15 +81,14 @@ def row_by_row(monkeypatch: pytest.MonkeyPatch) -> None:
     A matrix product picks its order of summation by the number of rows, which is all that differs
     between one draft forward per token and one for many.
     """
-    if not torch.cuda.is_available():
-        linear = torch.nn.functional.linear
+    linear = torch.nn.functional.linear
 
-        def rows(x: torch.Tensor, weight: torch.Tensor, bias: Any = None) -> torch.Tensor:
-            flat = x.reshape(-1, x.shape[-1])
-            out = torch.stack([linear(row, weight, bias) for row in flat])
-            return out.reshape(*x.shape[:-1], -1)
+    def rows(x: torch.Tensor, weight: torch.Tensor, bias: Any = None) -> torch.Tensor:
+        flat = x.reshape(-1, x.shape[-1])
+        out = torch.stack([linear(row, weight, bias) for row in flat])
+        return out.reshape(*x.shape[:-1], -1)
 
-        monkeypatch.setattr(torch.nn.functional, "linear", rows)
+    monkeypatch.setattr(torch.nn.functional, "linear", rows)
 
 
 @pytest.mark.parametrize(
@@ -120,6 +120,30 @@ def test_rounds_start_from_the_state_of_eager_sync(
     expected = record_rounds(eager, requests, script)
     engine = engines.get(deferred(speculation, sync_tokens, overlap=overlap))
     assert_same_rounds(record_rounds(engine, requests, script), expected)
+
+
+@pytest.mark.parametrize("is_mixed", [False, True], ids=["chunked", "mixed"])
+@pytest.mark.parametrize("overlap", [True, False], ids=["overlap", "normal"])
+def test_chunked_and_mixed_prefills_leave_the_state_of_eager_sync(
+    overlap: bool, is_mixed: bool, engines: Engines, encode: Encode, row_by_row: None
+) -> None:
+    rng = random.Random(is_mixed)
+    text = " ".join(held_out_prompts(12, seed=40))
+    long_prompts = [encode(text)[start:end] for start, end in ((0, 150), (30, 230), (60, 130))]
+    requests = [
+        Request(encode(t), rng.randrange(6), 20 + i)
+        for i, t in enumerate(held_out_prompts(4, seed=41))
+    ]
+    requests += [Request(p, 3 + 4 * i, 12 + i) for i, p in enumerate(long_prompts)]
+    modes = [rng.random() < 0.6 for _ in range(500)]
+    found = {}
+    for sync in ("eager", "deferred"):
+        extra = (("enable_mixed_chunk", is_mixed), ("dynamic_spec_sync_tokens", 24))
+        config = EngineConfig(sync=sync, overlap=overlap, chunked_prefill_size=32, extra=extra)
+        engine = engines.get(config)
+        engine.flush()
+        found[sync] = record_rounds(engine, requests, lambda step: modes[step])
+    assert_same_rounds(found["deferred"], found["eager"])
 
 
 def second_turns(engine: StepEngine, requests: list[Request], encode: Encode) -> list[Request]:
@@ -216,10 +240,21 @@ def test_acceptance_after_long_plain_phases_equals_that_of_a_run_that_was_never_
     assert warm == pytest.approx(never, rel=0.05)
 
 
-def test_nothing_is_pending_once_idle(engines: Engines, prompts: list[list[int]]) -> None:
+def test_nothing_is_pending_once_idle_or_when_memory_is_released(
+    engines: Engines, prompts: list[list[int]]
+) -> None:
+    """Memory may be released one iteration before the scheduler first idles."""
     engine = engines.get(deferred())
-    seen = []
-    engine.on_step = lambda _: seen.append(engine.toggle.draft_sync.pending)
+    scheduler, seen, released = engine.scheduler, [], []
+
+    def watch(_: int) -> None:
+        seen.append(engine.toggle.draft_sync.pending)
+        if scheduler.is_fully_idle() and seen[-1]:
+            adapters.release_memory(scheduler.weight_updater)
+            released.append(engine.toggle.draft_sync.pending)
+
+    engine.on_step = watch
     engine.run([Request(p, max_new_tokens=20) for p in prompts[:3]], lambda _: True)
     engine.on_step = None
     assert max(seen) > 30 and seen[-1] == 0
+    assert set(released) == {0}
