@@ -131,7 +131,7 @@ def test_chunked_and_mixed_prefills_leave_the_state_of_eager_sync(
     text = " ".join(held_out_prompts(12, seed=40))
     long_prompts = [encode(text)[start:end] for start, end in ((0, 150), (30, 230), (60, 130))]
     requests = [
-        Request(encode(t), rng.randrange(6), 20 + i)
+        Request(encode(t), rng.randrange(6), 44 + i)
         for i, t in enumerate(held_out_prompts(4, seed=41))
     ]
     requests += [Request(p, 3 + 4 * i, 12 + i) for i, p in enumerate(long_prompts)]
