@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from spec_toggle import args, auto
+from spec_toggle import __version__, args, auto, ranks
 from spec_toggle.accounting import ROUND_AGE
 from spec_toggle.config import ENVIRONMENT, ConfigError, DynamicSpecConfig
 from spec_toggle.controller import Controller
@@ -72,12 +72,15 @@ def keep_max_running_requests(original: Callable[..., None], server_args: Any) -
 
 def attach_toggle(result: None, scheduler: Any, *_: Any, **__: Any) -> None:
     """Give the scheduler's EAGLE worker its toggle, once all workers exist."""
+    from spec_toggle.draft_sync import CHECK_ENVIRONMENT
     from spec_toggle.worker import DynamicSpecWorker
 
     del result
     config = config_from_environment()
     if config is None:
         return
+    is_checked = os.environ.get(CHECK_ENVIRONMENT) == "1"
+    ranks.agree_on_configuration(scheduler, (__version__, config.to_json(), str(is_checked)))
     observations = auto.make_observations(scheduler) if config.policy == "auto" else None
     telemetry = _telemetry(scheduler.metrics_reporter)
     controller = Controller.from_config(config, telemetry, observations)
@@ -88,6 +91,8 @@ def attach_toggle(result: None, scheduler: Any, *_: Any, **__: Any) -> None:
     if scheduler.enable_overlap and scheduler.future_map.needs_cpu_seq_lens:
         toggle.host_lengths = HostLengths(worker.req_to_token_pool.req_to_token.shape[0])
         scheduler.future_map._dynamic_spec_lengths = toggle.host_lengths
+    if is_checked and scheduler.tp_group.world_size > 1:
+        toggle.agree = functools.partial(ranks.agree, scheduler, "decode iteration")
     if observations is not None:
         auto.profile(scheduler, toggle, config)
     logger.info(
