@@ -12,6 +12,7 @@ from spec_toggle import __version__, args, auto, ranks
 from spec_toggle.accounting import ROUND_AGE
 from spec_toggle.config import ENVIRONMENT, ConfigError, DynamicSpecConfig
 from spec_toggle.controller import Controller
+from spec_toggle.coverage import untested
 from spec_toggle.host_lengths import HostLengths
 from spec_toggle.policy import Mode
 from spec_toggle.support import check_model, check_support
@@ -54,6 +55,18 @@ def check_server_args(result: None, server_args: Any) -> None:
             args.exit_with(error)
         raise
     os.environ[ENVIRONMENT] = config.to_json()
+    if beyond := untested(settings):
+        warn_untested("; ".join(beyond))
+
+
+@functools.cache
+def warn_untested(beyond: str) -> None:
+    """Once in a launch, which may check its settings more than once."""
+    logger.warning(
+        "Dynamic speculation: UNTESTED with these settings: %s. Before you rely on it, compare "
+        "output and speed with a server without --enable-dynamic-spec.",
+        beyond,
+    )
 
 
 def keep_max_running_requests(original: Callable[..., None], server_args: Any) -> None:
