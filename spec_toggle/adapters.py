@@ -8,10 +8,11 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from spec_toggle import args, auto
+from spec_toggle import __version__, args, auto, ranks
 from spec_toggle.accounting import ROUND_AGE
 from spec_toggle.config import ENVIRONMENT, ConfigError, DynamicSpecConfig
 from spec_toggle.controller import Controller
+from spec_toggle.coverage import untested
 from spec_toggle.host_lengths import HostLengths
 from spec_toggle.policy import Mode
 from spec_toggle.support import check_draft_sync, check_model, check_support
@@ -55,6 +56,18 @@ def check_server_args(result: None, server_args: Any) -> None:
             args.exit_with(error)
         raise
     os.environ[ENVIRONMENT] = config.to_json()
+    if beyond := untested(settings):
+        warn_untested("; ".join(beyond))
+
+
+@functools.cache
+def warn_untested(beyond: str) -> None:
+    """Once in a launch, which may check its settings more than once."""
+    logger.warning(
+        "Dynamic speculation: UNTESTED with these settings: %s. Before you rely on it, compare "
+        "output and speed with a server without --enable-dynamic-spec.",
+        beyond,
+    )
 
 
 def keep_max_running_requests(original: Callable[..., None], server_args: Any) -> None:
@@ -73,12 +86,15 @@ def keep_max_running_requests(original: Callable[..., None], server_args: Any) -
 
 def attach_toggle(result: None, scheduler: Any, *_: Any, **__: Any) -> None:
     """Give the scheduler's EAGLE worker its toggle, once all workers exist."""
+    from spec_toggle.deferred_sync import CHECK_ENVIRONMENT
     from spec_toggle.worker import DynamicSpecWorker
 
     del result
     config = config_from_environment()
     if config is None:
         return
+    is_checked = os.environ.get(CHECK_ENVIRONMENT) == "1"
+    ranks.agree_on_configuration(scheduler, (__version__, config.to_json(), str(is_checked)))
     observations = auto.make_observations(scheduler) if config.policy == "auto" else None
     telemetry = _telemetry(scheduler.metrics_reporter)
     controller = Controller.from_config(config, telemetry, observations)
@@ -89,6 +105,8 @@ def attach_toggle(result: None, scheduler: Any, *_: Any, **__: Any) -> None:
     if scheduler.enable_overlap and scheduler.future_map.needs_cpu_seq_lens:
         toggle.host_lengths = HostLengths(worker.req_to_token_pool.req_to_token.shape[0])
         scheduler.future_map._dynamic_spec_lengths = toggle.host_lengths
+    if is_checked and scheduler.tp_group.world_size > 1:
+        toggle.agree = functools.partial(ranks.agree, scheduler, "decode iteration")
     if observations is not None:
         auto.profile(scheduler, toggle, config)
     logger.info(

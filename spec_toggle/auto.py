@@ -1,4 +1,4 @@
-"""Setting up the policy ``auto`` on a scheduler: its prior, its profile, and how ranks share."""
+"""Setting up the policy ``auto`` on a scheduler: its prior and its profile."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from spec_toggle.acceptance import AcceptEstimate
 from spec_toggle.config import DynamicSpecConfig
 from spec_toggle.cost import CostTable, prior_table
 from spec_toggle.live_costs import IterationTimer, LiveCosts, Observations
+from spec_toggle.ranks import share
 
 logger = logging.getLogger(__name__)
 
@@ -38,17 +39,6 @@ SETTINGS = (
     *("speculative_moe_runner_backend", "speculative_moe_a2a_backend"),
     "speculative_draft_model_revision",
 )
-
-
-def share(scheduler: Any, values: list[Any]) -> list[Any]:
-    """What the first rank of the tensor-parallel group passed in; called by all of its ranks."""
-    group = scheduler.tp_group
-    if group.world_size == 1:
-        return values
-    from sglang.srt.utils import broadcast_pyobj
-
-    shared: list[Any] = broadcast_pyobj(values, group.rank, group.cpu_group, src=group.ranks[0])
-    return shared
 
 
 def make_observations(scheduler: Any) -> Observations:

@@ -10,12 +10,14 @@ import torch
 from sglang.kernels.ops.speculative.cache_locs import assign_extend_cache_locs_uniform_func
 from sglang.srt.managers.utils import GenerationBatchResult
 from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode, ForwardBatch
+from sglang.srt.runtime_context import get_parallel
 from sglang.srt.speculative.eagle_info import EagleDraftInput
 from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
 from spec_toggle.accounting import PLAIN_RESULT
 from spec_toggle.compat import replaced
 from spec_toggle.decode_graphs import DecodeGraphs
+from spec_toggle.ranks import keep_sampled_tokens
 
 
 @contextlib.contextmanager
@@ -93,6 +95,8 @@ class PlainStep:
             # The previous result's tokens must reach the grammar before its mask is built.
             grammar_barrier()
         tokens = runner.sample(forwarded.logits_output, forward_batch).to(torch.int64)
+        is_greedy = batch.sampling_info.is_all_greedy
+        keep_sampled_tokens(get_parallel().tp_group, tokens, is_greedy)
         result = self._result(batch, draft_input, forward_batch, forwarded, tokens, new_seq_lens)
         return result, slots
 

@@ -28,6 +28,8 @@ class DynamicSpecWorker:
         self.graphs = graphs
         # Set where the host would otherwise wait for each iteration's lengths.
         self.host_lengths: HostLengths | None = None
+        # Set where ranks check, for tests, that they are about to run the same iteration.
+        self.agree: Callable[[Any], None] | None = None
         self.draft_sync = draft_sync
         if controller.telemetry is not None:
             draft_sync.on_flush = controller.telemetry.draft_sync_flush
@@ -43,6 +45,15 @@ class DynamicSpecWorker:
         """Decide the mode before the batch runs. Prefills are upstream's in either mode."""
         if batch.forward_mode.is_decode():
             self.controller.begin_iteration(self._sample(batch, queue_length))
+            if self.agree is not None:
+                self.agree(self._iteration(batch))
+
+    def _iteration(self, batch: Any) -> tuple[Any, ...]:
+        """All that decides how this iteration communicates, and what the next decisions rest on."""
+        requests = [(req.rid, len(req.output_ids), *req.output_ids[-1:]) for req in batch.reqs]
+        observations = self.controller.observations
+        learnt = observations and (observations.costs.table, observations.accept.value)
+        return self.controller.mode, self.draft_sync.pending, requests, learnt
 
     def _sample(self, batch: Any, queue_length: int) -> LoadSample:
         if self.controller.observations is None:

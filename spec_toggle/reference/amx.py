@@ -7,6 +7,13 @@ registered only when the reference engine was asked for (``SPEC_TOGGLE_REFERENCE
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from .tensor_parallel import (
+    BINDING_TARGET,
+    GROUP_TARGET,
+    without_binding,
+    without_gpu_communicators,
+)
+
 AMX_TARGET = "sglang.srt.arg_groups.overrides._attention_backend_platform_fallbacks"
 LAST_LOC_TARGET = "sglang.kernels.ops.memory.common.get_last_loc_triton"
 GATHER_TARGET = "sglang.kernels.ops.speculative.gather_spec_extras.gather_spec_extras"
@@ -59,4 +66,6 @@ REFERENCE_HOOKS = (
     ReferenceHook(LAST_LOC_TARGET, last_loc_in_torch),
     ReferenceHook(GATHER_TARGET, gather_in_torch),
     ReferenceHook(OVERLAP_TARGET, keep_overlap),
+    ReferenceHook(GROUP_TARGET, without_gpu_communicators),
+    ReferenceHook(BINDING_TARGET, without_binding),
 )

@@ -176,3 +176,19 @@ def test_targets_and_devices_that_cannot_decode_natively_are_refused(
     )
     with pytest.raises(ConfigError, match=part):
         check_model(config, device)
+
+
+def test_a_launch_beyond_what_was_run_warns_once(caplog: pytest.LogCaptureFixture) -> None:
+    from spec_toggle.adapters import warn_untested
+    from spec_toggle.reference.tiny_pair import build_tiny_pair
+
+    warn_untested.cache_clear()
+    pair = build_tiny_pair()
+    models = ["--model-path", str(pair.target), "--speculative-draft-model-path", str(pair.draft)]
+    engine = ["--device", "cpu", "--attention-backend", "intel_amx", "--mem-fraction-static", "0.5"]
+    for size in ("2", "4", "4"):
+        args = parse([*EAGLE[2:-2], *models, *engine, "--tp-size", size])
+        args.resolve_once()
+        args.check_server_args()
+    warnings = [r.getMessage() for r in caplog.records if "UNTESTED" in r.getMessage()]
+    assert len(warnings) == 1 and "--tp-size 4 was never run" in warnings[0]

@@ -24,6 +24,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 THRESHOLD, DWELL, STREAMS, LENGTH = 8, 4, 3, 120
 USER, ADMIN = "user-key", "admin-key"
 PROMPTS = held_out_prompts(STREAMS, 23)
+LABELS = ("mode", "reason", "age", "le")
 KEYS = ["--api-key", USER, "--admin-api-key", ADMIN]
 
 
@@ -76,9 +77,7 @@ def samples(server: Server) -> dict[str, float]:
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
             if sample.name.startswith("spec_toggle_"):
-                own = {
-                    k: v for k, v in sample.labels.items() if k in ("mode", "reason", "age", "le")
-                }
+                own = {k: v for k, v in sample.labels.items() if k in LABELS}
                 labels = ",".join(f"{k}={v}" for k, v in sorted(own.items()))
                 name = sample.name.removeprefix("spec_toggle_") + (f"{{{labels}}}" if own else "")
                 assert name not in found and sample.labels["tp_rank"] == "0"
