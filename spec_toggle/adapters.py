@@ -98,6 +98,7 @@ def attach_toggle(result: None, scheduler: Any, *_: Any, **__: Any) -> None:
     observations = auto.make_observations(scheduler) if config.policy == "auto" else None
     telemetry = _telemetry(scheduler.metrics_reporter)
     controller = Controller.from_config(config, telemetry, observations)
+    controller.make_observations = functools.partial(auto.make_observations, scheduler)
     worker = scheduler.model_worker
     draft_sync, graphs = worker._dynamic_spec_parts
     toggle = DynamicSpecWorker(worker, controller, draft_sync, graphs)

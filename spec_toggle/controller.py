@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from spec_toggle.config import DynamicSpecConfig
@@ -30,6 +31,12 @@ class Totals:
     verified_tokens: int = 0
 
 
+def make_policy(config: DynamicSpecConfig, observations: Observations | None) -> Policy:
+    if observations is None:
+        return ThresholdPolicy(config.threshold, config.resume_at, config.dwell)
+    return GoodputPolicy(observations, config.margin, config.dwell)
+
+
 class Controller:
     """Asks the policy once per decode iteration and reports each change of mode.
 
@@ -48,6 +55,8 @@ class Controller:
         self.steering = Steering(config)
         self.telemetry = telemetry
         self.observations = observations
+        # Set where a change to the policy ``auto`` is possible.
+        self.make_observations: Callable[[], Observations] | None = None
         self.mode = Mode.SPEC
         self.reason = "start"
         self.sample = LoadSample(batch_size=0)
@@ -65,11 +74,7 @@ class Controller:
         observations: Observations | None = None,
     ) -> Controller:
         """``observations``: given if and only if the policy is ``auto``."""
-        if observations is None:
-            policy: Policy = ThresholdPolicy(config.threshold, config.resume_at, config.dwell)
-        else:
-            policy = GoodputPolicy(observations, config.margin, config.dwell)
-        return cls(policy, config, telemetry, observations)
+        return cls(make_policy(config, observations), config, telemetry, observations)
 
     def begin_iteration(self, sample: LoadSample) -> Mode:
         """Decide the mode of the decode iteration that is about to run."""
@@ -91,13 +96,24 @@ class Controller:
 
     def steer(self, order: Order) -> None:
         """Change what an operator asks for. Raises ConfigError, and then changes nothing."""
+        before = self.steering.config
         change = self.steering.apply(order)
-        if order.settings:
-            self.policy.configure(self.steering.config)
+        config = self.steering.config
+        if config.policy != before.policy:
+            self._change_policy(config)
+        elif order.settings:
+            self.policy.configure(config)
         if self.telemetry is not None and change:
             force = self.steering.force
             forced = None if force is None else force.mode
             self.telemetry.steered(change, forced, self.policy.boundary)
+
+    def _change_policy(self, config: DynamicSpecConfig) -> None:
+        """The new policy begins in SPEC, and without what another one has learned."""
+        self.observations = None
+        if config.policy == "auto" and self.make_observations is not None:
+            self.observations = self.make_observations()
+        self.policy = make_policy(config, self.observations)
 
     def count_tokens(self, mode: Mode, tokens: int) -> None:
         if mode is Mode.PLAIN:

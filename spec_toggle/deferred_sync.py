@@ -116,6 +116,14 @@ class DeferredSync(DraftSync):
     def idle(self) -> None:
         self._flush()
 
+    def fill(self, fills: bool) -> None:
+        self._flush()
+        self._fills = fills
+
+    def finish(self) -> None:
+        self._flush()
+        self._log.clear()
+
     def _flush(self) -> None:
         self._has_freed_rows = False
         if not self._log.pending:

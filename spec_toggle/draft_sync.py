@@ -46,6 +46,12 @@ class DraftSync:
 
     def idle(self) -> None: ...
 
+    def fill(self, fills: bool) -> None:
+        """Whether tokens of plain steps get their draft KV, from now on."""
+
+    def finish(self) -> None:
+        """Another sync takes over: leave nothing to be done."""
+
 
 class EagerSync(DraftSync):
     """One draft-extend per plain step: always warm, a draft forward per token."""

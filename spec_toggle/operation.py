@@ -41,7 +41,7 @@ def add_commands(commands: Any) -> None:
     command = add("status", status, "show the mode, settings and counters of a running server")
     command.add_argument("--json", action="store_true", help="print the server's answer as it is")
     command = add("set", set_values, "change settings of a running server")
-    command.add_argument("settings", nargs="+", metavar="NAME=NUMBER", help="e.g. threshold=24")
+    command.add_argument("settings", nargs="+", metavar="NAME=VALUE", help="e.g. threshold=24")
     command = add("force", force, "hold a mode against the policy for a time, or end that")
     command.add_argument("mode", choices=("spec", "plain", "none"))
     command.add_argument("--seconds", type=float, metavar="N", help="required for spec and plain")
@@ -92,7 +92,7 @@ def _parse_setting(text: str) -> tuple[str, int | float | str]:
     """``threshold=24``. What is no number goes on as text: the server says whether it can be."""
     name, equals, value = text.partition("=")
     if not (name and equals and value):
-        raise EndpointError(f"{text!r} is not a setting. Use NAME=NUMBER, e.g. threshold=24.")
+        raise EndpointError(f"{text!r} is not a setting. Use NAME=VALUE, e.g. threshold=24.")
     for kind in (int, float):
         try:
             return name, kind(value)

@@ -92,6 +92,10 @@ class PendingLog:
         """Hidden states [n, width] and tokens int64 [n] at ``index`` (int64 [n], device)."""
         return self._hidden[index], self._fields[0, index]
 
+    def clear(self) -> None:
+        self._newest.fill_(NONE)
+        self._used = self._synced = 0
+
     def forget(self, rows: torch.Tensor) -> None:
         """The requests have a draft state of their own again."""
         if self.is_empty:

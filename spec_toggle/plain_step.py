@@ -47,11 +47,10 @@ def stripped(batch: Any, slots: torch.Tensor, new_seq_lens: torch.Tensor) -> Ite
 class PlainStep:
     """Decodes one token per request in the KV slots that the speculative path has reserved."""
 
-    def __init__(
-        self, worker: Any, graphs: DecodeGraphs | None, is_target_last_reader: bool
-    ) -> None:
+    def __init__(self, worker: Any, graphs: DecodeGraphs | None) -> None:
         self._worker = worker
-        self._is_target_last_reader = is_target_last_reader
+        # False where the draft runs after each plain step.
+        self.is_target_last_reader = True
         self._target = worker.target_worker
         self._graphs = graphs
         self._ones = torch.empty(0, dtype=torch.int32)
@@ -112,7 +111,7 @@ class PlainStep:
         round. Where no draft forward has left one there, the target was the last reader. No event
         at all makes the scheduler wait for the whole forward.
         """
-        if self._is_target_last_reader:
+        if self.is_target_last_reader:
             draft_runner = self._worker.draft_worker.draft_runner
             draft_runner.shared_read_done_event = self._target.model_runner.shared_read_done_event
         self._target.model_runner.shared_read_done_event = None

@@ -58,7 +58,8 @@ async def steer(request: Request) -> Response:
     try:
         order = Order.from_body(json.loads(await request.body() or b"null"), time.time())
         for state in await _states():
-            Steering(DynamicSpecConfig(**state["config"])).apply(order)
+            config = DynamicSpecConfig(**state["config"])
+            Steering(config, state["draft_syncs"]).apply(order)
     except ValueError as error:  # a ConfigError is one, and so is broken JSON
         return _refusal(400, str(error) if isinstance(error, ConfigError) else f"JSON: {error}")
     if not await _send(order):

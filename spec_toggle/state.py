@@ -24,5 +24,6 @@ def describe(controller: Controller) -> dict[str, Any]:
         "boundary": controller.policy.boundary,
         "force": None if force is None else {"mode": force.mode.value, "until": force.until},
         "config": dataclasses.asdict(config),
+        "draft_syncs": list(controller.steering.draft_syncs),
         "totals": dataclasses.asdict(controller.totals),
     }

@@ -9,11 +9,13 @@ whose clocks differ would run different modes.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from spec_toggle.config import (
+    DRAFT_SYNCS,
     FIELDS,
+    POLICIES,
     ConfigError,
     DynamicSpecConfig,
     check_policy_settings,
@@ -23,12 +25,11 @@ from spec_toggle.policy import Decision, Mode
 PREFIX = "dynamic_spec_"
 FORCE, UNTIL, RELEASE = f"{PREFIX}force", f"{PREFIX}until", f"{PREFIX}release"
 MAX_FORCE_S = 86_400
+# Settings with words for values. SGLang's request carries numbers: their places here.
+CHOICES = {"policy": POLICIES, "draft_sync": DRAFT_SYNCS}
 # Settings that a running server cannot change, with the reason.
 FIXED = {
-    "policy": "what it decides from is collected from the start; restart with "
-    "--dynamic-spec-policy",
     "skip_profile": "it is about the start",
-    "draft_sync": "its buffers are made at launch; restart with --dynamic-spec-draft-sync",
     "sync_tokens": "its buffers are made at launch; restart with --dynamic-spec-sync-tokens",
 }
 STEERABLE = tuple(name for name in FIELDS if name not in FIXED)
@@ -80,7 +81,10 @@ class Order:
         return cls(settings, Force(Mode(mode), now + _check_seconds(seconds)))
 
     def to_wire(self) -> dict[str, int | float]:
-        wire: dict[str, int | float] = {PREFIX + name: v for name, v in self.settings.items()}
+        wire: dict[str, int | float] = {
+            PREFIX + name: CHOICES[name].index(value) if name in CHOICES else value
+            for name, value in self.settings.items()
+        }
         if self.force is not None:
             wire[FORCE], wire[UNTIL] = _MODE_NUMBERS[self.force.mode], self.force.until
         if self.release is not None:
@@ -98,14 +102,17 @@ class Order:
             raise ConfigError(f"{FORCE} {number!r} is unknown. Use 1 (spec) or 2 (plain).")
         force = None if number is None else Force(modes[int(number)], until)
         settings = {k.removeprefix(PREFIX): v for k, v in rest.items()}
-        return cls({k: _setting(k, v) for k, v in settings.items()}, force, release)
+        words = {k: _word(k, v) if k in CHOICES else v for k, v in settings.items()}
+        return cls({k: _setting(k, v) for k, v in words.items()}, force, release)
 
 
 class Steering:
     """The settings in force and the forced mode of one scheduler process."""
 
-    def __init__(self, config: DynamicSpecConfig) -> None:
+    def __init__(self, config: DynamicSpecConfig, draft_syncs: Sequence[str] = DRAFT_SYNCS) -> None:
+        """``draft_syncs``: those that the server has the buffers for."""
         self.config = config
+        self.draft_syncs = draft_syncs
         self.force: Force | None = None
 
     def apply(self, order: Order) -> str:
@@ -115,6 +122,8 @@ class Steering:
         """
         before = self.config
         check_policy_settings({"policy": before.policy, **order.settings})
+        if "draft_sync" in order.settings:
+            check_change_of_sync(before.draft_sync, order.settings["draft_sync"], self.draft_syncs)
         self.config = dataclasses.replace(before, **order.settings)
         changes = [f"{k} {getattr(before, k)} -> {v}" for k, v in order.settings.items()]
         if self.force is not None and order.release in (0, self.force.until):
@@ -137,9 +146,31 @@ def _setting(name: str, value: Any) -> Any:
         raise ConfigError(f"{name} cannot change on a running server: {FIXED[name]}.")
     if name not in STEERABLE:
         raise ConfigError(f"unknown setting {name!r}. Known: {_known()}.")
+    if name in CHOICES:
+        if value not in CHOICES[name]:
+            raise ConfigError(
+                f"{name} {value!r} is unknown. Use one of: {', '.join(CHOICES[name])}."
+            )
+        return value
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ConfigError(f"{name} {value!r} cannot be set on a running server. Use a number.")
     return value
+
+
+def _word(name: str, place: int | float) -> str:
+    words = CHOICES[name]
+    if place not in range(len(words)):
+        raise ConfigError(f"{PREFIX}{name} {place!r} is unknown. Use 0 to {len(words) - 1}.")
+    return words[int(place)]
+
+
+def check_change_of_sync(before: str, after: str, possible: Sequence[str]) -> None:
+    """Raise ConfigError for a draft sync whose buffers the server did not make at launch."""
+    if after != before and after not in possible:
+        raise ConfigError(
+            f"draft_sync {after!r} cannot be set here: its buffers are made at launch, and this "
+            f"server was launched with {before!r}. Restart with --dynamic-spec-draft-sync {after}."
+        )
 
 
 def _check_seconds(seconds: Any) -> float:

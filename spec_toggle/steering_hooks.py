@@ -24,7 +24,10 @@ def set_internal_state(original: Callable[..., Any], scheduler: Any, recv_req: A
     try:
         if len(ours) < len(recv_req.server_args):
             raise ConfigError("settings of SGLang and of the toggle came in one request. Send two.")
-        toggle.controller.steer(Order.from_wire(recv_req.server_args))
+        order = Order.from_wire(recv_req.server_args)
+        toggle.controller.steer(order)
+        if "draft_sync" in order.settings:
+            toggle.change_draft_sync(order.settings["draft_sync"])
     except ConfigError as error:
         logger.warning("Dynamic speculation: steering refused: %s", error)
         return SetInternalStateReqOutput(updated=False)

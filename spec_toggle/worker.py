@@ -7,7 +7,7 @@ from typing import Any
 
 from spec_toggle.controller import Controller
 from spec_toggle.decode_graphs import DecodeGraphs
-from spec_toggle.draft_sync import DraftSync
+from spec_toggle.draft_sync import DraftSync, EagerSync
 from spec_toggle.host_lengths import HostLengths
 from spec_toggle.load import LoadSample
 from spec_toggle.plain_step import PlainStep
@@ -30,16 +30,40 @@ class DynamicSpecWorker:
         self.host_lengths: HostLengths | None = None
         # Set where ranks check, for tests, that they are about to run the same iteration.
         self.agree: Callable[[Any], None] | None = None
-        self.draft_sync = draft_sync
         if controller.telemetry is not None:
             draft_sync.on_flush = controller.telemetry.draft_sync_flush
-        self._plain_step = PlainStep(
-            worker, graphs, is_target_last_reader=not draft_sync.runs_after_plain_step
-        )
+        self._plain_step = PlainStep(worker, graphs)
+        self._launched_sync = draft_sync
+        self._eager_sync = EagerSync(worker)
+        self._next_sync: DraftSync | None = None
+        self._use(draft_sync)
+        if isinstance(draft_sync, EagerSync):
+            controller.steering.draft_syncs = ("eager",)
 
     def idle(self) -> None:
         self.draft_sync.idle()
         self.controller.idle()
+
+    def change_draft_sync(self, kind: str) -> None:
+        """From the next decode iteration on; ``kind`` is one of ``steering.draft_syncs``."""
+        if kind == "eager":
+            self._next_sync = self._eager_sync
+            return
+        self._next_sync = None
+        self._launched_sync.fill(kind == "deferred")
+        self._use(self._launched_sync)
+
+    def _use(self, draft_sync: DraftSync) -> None:
+        self.draft_sync = draft_sync
+        self._plain_step.is_target_last_reader = not draft_sync.runs_after_plain_step
+
+    def _hand_over(self, batch: Any, draft_sync: DraftSync, is_plain: bool) -> None:
+        """``eager`` leaves no draft state behind, so it must not find any to be made either."""
+        if not is_plain:
+            self.draft_sync.before_round(batch)
+        self.draft_sync.finish()
+        self._next_sync = None
+        self._use(draft_sync)
 
     def begin_iteration(self, batch: Any, queue_length: int) -> None:
         """Decide the mode before the batch runs. Prefills are upstream's in either mode."""
@@ -82,6 +106,8 @@ class DynamicSpecWorker:
             if self.host_lengths is not None:
                 self.host_lengths.after_prefill(batch)
             return result
+        if self._next_sync is not None:
+            self._hand_over(batch, self._next_sync, is_plain)
         if is_plain:
             self.draft_sync.before_plain_step()
             result, slots = self._plain_step.run(batch, on_publish, grammar_barrier)

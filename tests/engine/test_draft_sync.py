@@ -258,3 +258,31 @@ def test_nothing_is_pending_once_idle_or_when_memory_is_released(
     engine.on_step = None
     assert max(seen) > 30 and seen[-1] == 0
     assert set(released) == {0}
+
+
+@pytest.mark.parametrize("overlap", [True, False], ids=["overlap", "normal"])
+def test_a_sync_that_changes_in_the_middle_of_a_run_stays_warm(
+    overlap: bool, engines: Engines, prompts: list[list[int]], row_by_row: None
+) -> None:
+    rng = random.Random(5)
+    requests = [Request(p, rng.randrange(20), 40 + i) for i, p in enumerate(prompts[:7])]
+    modes = [rng.random() < 0.6 for _ in range(400)]
+
+    def script(step: int) -> bool:
+        return modes[step]
+
+    eager = engines.get(EngineConfig(overlap=overlap, sync="eager"))
+    expected = record_rounds(eager, requests, script)
+    engine = engines.get(deferred(overlap=overlap))
+    kinds = ["eager", "deferred"]
+
+    def change(iteration: int) -> None:
+        if iteration % 5 == 4:
+            engine.toggle.change_draft_sync(kinds[iteration // 5 % 2])
+
+    engine.on_step = change
+    try:
+        assert_same_rounds(record_rounds(engine, requests, script), expected)
+    finally:
+        engine.on_step = None
+        engine.toggle.change_draft_sync("deferred")

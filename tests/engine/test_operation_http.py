@@ -98,7 +98,9 @@ def test_settings_change_at_once_and_wrong_ones_say_why(server: Server) -> None:
     for body, reason in (
         ({"threshold": -1}, "threshold -1 is out of range"),
         ({"hysteresis": 99}, "hysteresis 99 is larger than threshold 5"),
-        ({"draft_sync": "off"}, "draft_sync cannot change on a running server"),
+        ({"sync_tokens": 9}, "sync_tokens cannot change on a running server"),
+        ({"policy": "best"}, "policy 'best' is unknown. Use one of: threshold, auto"),
+        ({"margin": 0.1}, "margin 0.1 has no effect with policy 'threshold'"),
         ({"speed": 11}, "unknown setting 'speed'"),
         ({"force": "plain"}, "force needs a time"),
     ):

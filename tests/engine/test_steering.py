@@ -133,3 +133,30 @@ def test_a_refused_order_changes_nothing(engine: StepEngine, wire: dict[str, Any
 def test_upstreams_own_settings_still_pass(engine: StepEngine) -> None:
     assert send(engine, {"pp_max_micro_batch_size": 8})
     assert not send(engine, {"no_such_setting": 8})
+
+
+def test_policy_and_draft_sync_change_while_requests_run(
+    engines: Engines, requests: list[Request]
+) -> None:
+    expected = [outcome.tokens for outcome in engines.reference(requests)]
+    engine = engines.get(EngineConfig("chain", sync="deferred"))
+    orders = {
+        5: Order({"policy": "auto", "margin": 0.2}),
+        9: Order({"draft_sync": "eager"}),
+        14: Order({"policy": "threshold", "threshold": 0, "hysteresis": 0}),
+        20: Order({"draft_sync": "off"}),
+        24: Order({"threshold": 32, "dwell": 1}),
+        28: Order({"draft_sync": "deferred"}),
+    }
+    modes, outcomes = run(engine, requests, orders)
+    assert [outcome.tokens for outcome in outcomes] == expected
+    assert Mode.PLAIN in modes[15:24] and Mode.SPEC in modes[26:]
+    config = state(engine)["config"]
+    assert (config["policy"], config["draft_sync"]) == ("threshold", "deferred")
+
+
+def test_a_server_launched_with_eager_refuses_other_syncs(engine: StepEngine) -> None:
+    engine.toggle.controller.steering.draft_syncs = ("eager",)
+    assert state(engine)["draft_syncs"] == ["eager"]
+    assert not send(engine, Order({"draft_sync": "off"}).to_wire())
+    assert send(engine, Order({"draft_sync": "eager"}).to_wire())

@@ -96,7 +96,7 @@ def test_status_shows_the_state_in_words_or_as_json(
     [
         (["status", "--url", "localhost:30000"], "is not a URL"),
         (["status", "--no-such-flag"], "unrecognized arguments: --no-such-flag"),
-        (["set"], "the following arguments are required: NAME=NUMBER"),
+        (["set"], "the following arguments are required: NAME=VALUE"),
         (["set", "threshold"], "'threshold' is not a setting"),
         (["set", "=4"], "'=4' is not a setting"),
         (["force", "fast"], "invalid choice: 'fast'"),
