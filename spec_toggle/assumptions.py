@@ -5,9 +5,22 @@ from __future__ import annotations
 from importlib.resources import files
 
 from spec_toggle import hooks
-from spec_toggle.contract import Requirement, merged, uses_of_host
-from spec_toggle.hooks import COMPONENTS, EAGLE_WORKER, REPORTER, SCHEDULER
+from spec_toggle.contract import (
+    SCHEDULE_BATCH,
+    Requirement,
+    needed,
+    uses_of_host,
+)
+from spec_toggle.hooks import (
+    COMPONENTS,
+    EAGLE_WORKER,
+    REPORTER,
+    SCHEDULE_BATCH_CLASS,
+    SCHEDULER,
+)
+from spec_toggle.source import Source
 from spec_toggle.support import REFUSALS
+from spec_toggle.worker_batch import WORKER_BATCH_ASSUMPTIONS
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -20,7 +33,6 @@ MODEL_RUNNER = "sglang.srt.model_executor.model_runner.ModelRunner"
 ENGINE = "sglang.srt.entrypoints.engine.Engine"
 FUTURE_MAP = "sglang.srt.managers.overlap_utils.FutureMap"
 PROCESSOR = f"{COMPONENTS}.batch_result_processor.SchedulerBatchResultProcessor"
-SCHEDULE_BATCH = "sglang.srt.managers.schedule_batch"
 
 LOADING = (
     Requirement(
@@ -60,11 +72,13 @@ LOADING = (
         "sglang.srt.arg_groups.field_order.POSITIONAL_FIELD_ORDER",
         "server arguments that are refused; one that is renamed would pass unseen",
         contains=tuple(repr(refusal.field) for refusal in REFUSALS),
+        where=SCHEDULE_BATCH,
     ),
     Requirement(
         "sglang.srt.configs.model_config.ModelConfig",
         "targets that are refused",
         attributes=("hf_config", "model_is_mrope", "dtype"),
+        where=SCHEDULE_BATCH,
     ),
 )
 
@@ -73,35 +87,47 @@ SCHEDULING = (
         SCHEDULER,
         "the toggle is attached to its worker",
         attributes=_names(
-            "model_worker metrics_reporter enable_overlap future_map waiting_queue "
-            "max_running_requests"
+            "model_worker enable_overlap future_map waiting_queue max_running_requests"
         ),
+    ),
+    Requirement(
+        SCHEDULER,
+        "reports are made by a part of its own",
+        attributes=("metrics_reporter",),
+        where=SCHEDULE_BATCH,
     ),
     Requirement(
         f"{SCHEDULER}.run_batch",
         "the scheduler undoes the worker's edits of its batch, and passes what a round needs",
         contains=("self._forward_isolation(batch", "fwd_kwargs['on_publish']", "grammar_barrier"),
+        where=SCHEDULE_BATCH,
     ),
     Requirement(
         f"{SCHEDULER}._apply_war_barrier",
         "fences shared buffers on the event that a plain step leaves",
         contains=("self.model_worker.last_shared_read_runner", ".shared_read_done_event"),
+        where=SCHEDULE_BATCH,
     ),
     Requirement(
-        f"{SCHEDULE_BATCH}.ScheduleBatch.prepare_for_decode",
+        f"{SCHEDULE_BATCH_CLASS}.prepare_for_decode",
         "a speculative batch reserves its KV slots ahead, and a plain step takes the first",
         contains=("spec_prepare_for_decode(self)",),
+        where=SCHEDULE_BATCH,
     ),
     Requirement(
-        FUTURE_MAP, "decides whether the host waits for lengths", attributes=("needs_cpu_seq_lens",)
+        FUTURE_MAP,
+        "decides whether the host waits for lengths",
+        attributes=("needs_cpu_seq_lens",),
+        where=SCHEDULE_BATCH,
     ),
     Requirement(
         f"{FUTURE_MAP}.stash",
         "keeps what a payload leaves out: a plain step relays its token alone",
         contains=("and payload.topk_p is not None", "and payload.hidden_states is not None"),
+        where=SCHEDULE_BATCH,
     ),
     Requirement(
-        f"{SCHEDULE_BATCH}.ScheduleBatch",
+        SCHEDULE_BATCH_CLASS,
         "fields that a plain step and a draft-extend replace or read",
         attributes=_names(
             "spec_info spec_algorithm forward_mode input_ids out_cache_loc seq_lens "
@@ -109,9 +135,10 @@ SCHEDULING = (
             "prefix_lens extend_num_tokens extend_logprob_start_lens reqs device has_grammar "
             "return_logprob enable_overlap sampling_info"
         ),
+        where=SCHEDULE_BATCH,
     ),
     Requirement(
-        f"{SCHEDULE_BATCH}.Req",
+        "sglang.srt.managers.schedule_batch.Req",
         "plain steps are taken out of a request's statistics",
         attributes=_names(
             "spec_verify_ct spec_correct_drafts_histogram is_retracted finished sampling_params "
@@ -129,18 +156,27 @@ FORWARDING = (
     Requirement(
         EAGLE_WORKER,
         "what the plain step and the draft sync reach",
-        attributes=_names(
-            "target_worker draft_worker req_to_token_pool device topk draft_parallel_layout "
-            "last_shared_read_runner"
-        ),
+        attributes=_names("target_worker draft_worker req_to_token_pool device topk server_args"),
+    ),
+    Requirement(
+        EAGLE_WORKER,
+        "the last reader of shared buffers, and the layout of the draft",
+        attributes=_names("draft_parallel_layout last_shared_read_runner"),
+        where=SCHEDULE_BATCH,
     ),
     Requirement(
         DRAFT_WORKER,
         "what the draft sync reaches",
         attributes=_names(
-            "draft_runner parallel_layout cuda_graph_runner_for_draft_extend "
-            "speculative_num_draft_tokens"
+            "draft_runner cuda_graph_runner_for_draft_extend speculative_num_draft_tokens "
+            "speculative_num_steps _draft_extend_for_prefill"
         ),
+    ),
+    Requirement(
+        DRAFT_WORKER,
+        "its process groups",
+        attributes=("parallel_layout",),
+        where=SCHEDULE_BATCH,
     ),
     Requirement(
         f"{DRAFT_WORKER}._draft_extend_for_decode",
@@ -158,6 +194,7 @@ FORWARDING = (
         "sglang.srt.managers.tp_worker.TpModelWorker.forward_batch_generation",
         "forwards without sampling, and returns the aux hidden states",
         parameters=("batch", "forward_batch", "is_verify"),
+        where=SCHEDULE_BATCH,
     ),
     Requirement(
         f"{MODEL_RUNNER}.sample",
@@ -166,11 +203,29 @@ FORWARDING = (
     ),
     Requirement(
         MODEL_RUNNER,
-        "what native decode graphs replace, and the event that fences shared buffers",
+        "what native decode graphs replace",
         attributes=_names(
-            "spec_algorithm attn_backend decode_cuda_graph_runner init_new_workspace device "
-            "gpu_id model_config forward shared_read_done_event"
+            "spec_algorithm attn_backend init_new_workspace device gpu_id model_config forward "
+            "token_to_kv_pool req_to_token_pool"
         ),
+    ),
+    Requirement(
+        MODEL_RUNNER,
+        "where graphs are held, and the event that fences shared buffers",
+        attributes=_names("decode_cuda_graph_runner shared_read_done_event"),
+        where=SCHEDULE_BATCH,
+    ),
+    Requirement(
+        "sglang.srt.model_executor.forward_batch_info.ForwardBatch.init_new",
+        "how much of the hidden states to keep is an argument",
+        parameters=("capture_hidden_mode", "return_hidden_states_before_norm"),
+        where=SCHEDULE_BATCH,
+    ),
+    Requirement(
+        "sglang.srt.managers.utils.GenerationBatchResult",
+        "relays lengths beside the draft input, and keeps the forward's tensors alive",
+        attributes=("new_seq_lens", "extra_keep_alive_refs"),
+        where=SCHEDULE_BATCH,
     ),
     Requirement(
         f"{MODEL_RUNNER}._get_attention_backend",
@@ -183,6 +238,7 @@ FORWARDING = (
         parameters=("model_runner", "attn_backend"),
         attributes=("return_hidden_states_mode", "capture_bs"),
         contains=("model_runner.spec_algorithm", "self.return_hidden_states_mode"),
+        where=SCHEDULE_BATCH,
     ),
     Requirement(
         "sglang.srt.model_executor.forward_batch_info.ForwardBatch",
@@ -211,21 +267,25 @@ ACCOUNTING = (
         PROCESSOR,
         "where plain steps are told from rounds",
         attributes=("model_worker", "metrics_reporter"),
+        where=SCHEDULE_BATCH,
     ),
     Requirement(
         f"{PROCESSOR}._resolve_spec_v2_tokens",
         "counts a verify for each result, and reads accept lengths",
         contains=("result.accept_lens", "req.spec_verify_ct += 1"),
+        where=SCHEDULE_BATCH,
     ),
     Requirement(
         f"{COMPONENTS}.batch_result_processor._get_speculative_output_stride",
         "a plain step reports one token per request",
         contains=("result.speculative_num_draft_tokens",),
+        where=SCHEDULE_BATCH,
     ),
     Requirement(
         REPORTER,
         "rounds of a logging interval",
         attributes=("metrics_collector", "spec_num_forward_ct", "spec_total_num_forward_ct"),
+        where=SCHEDULE_BATCH,
     ),
     Requirement(
         "sglang.srt.managers.tokenizer_manager.TokenizerManager._calculate_spec_decoding_metrics",
@@ -239,11 +299,26 @@ ACCOUNTING = (
 )
 
 
-def requirements() -> list[Requirement]:
-    """All that must hold, one entry for each place: hooks, uses, and assumptions."""
-    hooked = [Requirement(h.target, h.why, h.kind.lower(), h.parameters) for h in HOOKS]
+# Modules of ours that only run on releases without a worker batch: the profiler of ``auto``.
+NEWER_ONLY = ("profiling.py", "synthetic_batch.py")
+
+
+def requirements(source: Source) -> list[Requirement]:
+    """All that a release must hold, one entry for each place: hooks, uses, and assumptions."""
+    hooked = [
+        Requirement(h.target, h.why, h.kind.lower(), h.parameters, where=h.where) for h in HOOKS
+    ]
+    assumed = (*LOADING, *SCHEDULING, *FORWARDING, *ACCOUNTING, *WORKER_BATCH_ASSUMPTIONS)
+    return needed(source, (*hooked, *_uses(), *assumed))
+
+
+def _uses() -> list[Requirement]:
+    """What our own source takes from the host."""
     uses = []
-    for entry in sorted(files("spec_toggle").iterdir(), key=lambda entry: entry.name):
-        if entry.name.endswith(".py"):
-            uses += uses_of_host(entry.name, entry.read_text(encoding="utf-8"))
-    return merged((*hooked, *uses, *LOADING, *SCHEDULING, *FORWARDING, *ACCOUNTING))
+    package = files("spec_toggle")
+    for folder in (package, package / "compat"):
+        for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
+            if entry.name.endswith(".py"):
+                where = SCHEDULE_BATCH if entry.name in NEWER_ONLY else None
+                uses += uses_of_host(entry.name, entry.read_text(encoding="utf-8"), where)
+    return uses

@@ -11,21 +11,28 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from sglang.srt.speculative.eagle_info import EagleDraftInput
-from sglang.srt.speculative.eagle_utils import (
-    get_draft_input_from_target_hidden_dim,
-    get_draft_recurrent_hidden_state_spec,
-)
-from sglang.srt.speculative.eagle_worker_v2 import _eagle_prefill_tail_tokens
+from sglang.srt.speculative.eagle_info import EagleDraftExtendInput, EagleDraftInput
 
-from spec_toggle.compat import draft_contexts, replaced
+from spec_toggle.compat import build, replaced
+from spec_toggle.compat.batch import extend_fields, extend_lengths, host_rows
+from spec_toggle.compat.draft import (
+    aux_width,
+    draft_contexts,
+    draft_of,
+    draft_runner_of,
+    prompt_tail_tokens,
+    state_spec,
+)
 from spec_toggle.config import ConfigError, DynamicSpecConfig
-from spec_toggle.draft_extend import extend_fields, extend_one_token
+from spec_toggle.draft_extend import extend_one_token
 from spec_toggle.draft_kv import DraftKvWriter
 from spec_toggle.pending_log import NONE, Entries, PendingLog
+from spec_toggle.plain_step import Written
 
 logger = logging.getLogger(__name__)
 
+# Draft forwards over a prompt: of a draft's worker, and of the worker that is its own.
+PREFILLS = ("_draft_extend_for_prefill", "forward_draft_extend")
 # Set to 1, every iteration asserts that the pending entries describe the batch. It waits for the
 # device, and is for tests.
 CHECK_ENVIRONMENT = "SPEC_TOGGLE_CHECK"
@@ -51,11 +58,8 @@ class DraftSync:
 
     def before_plain_step(self) -> None: ...
 
-    def after_plain_step(self, batch: Any, result: Any, slots: torch.Tensor) -> None:
-        """``result`` is the plain step's; its next draft input may be completed here.
-
-        slots: int64 [batch], where the target wrote the step's KV.
-        """
+    def after_plain_step(self, batch: Any, result: Any, written: Written) -> None:
+        """``result`` is the plain step's; its next draft input may be completed here."""
 
     def before_round(self, batch: Any) -> None:
         """Make ``batch.spec_info`` a draft input that upstream's round can start from."""
@@ -79,23 +83,47 @@ class EagerSync(DraftSync):
     def __init__(self, worker: Any) -> None:
         self._worker = worker
 
-    def after_plain_step(self, batch: Any, result: Any, slots: torch.Tensor) -> None:
-        draft = self._worker.draft_worker
+    def after_plain_step(self, batch: Any, result: Any, written: Written) -> None:
+        draft = draft_of(self._worker)
         has_graphs = draft.cuda_graph_runner_for_draft_extend is not None
         width = draft.speculative_num_draft_tokens if has_graphs else 1
-        columns = torch.arange(width, device=batch.device)
-        positions = batch.seq_lens.long().unsqueeze(1) + columns
+        columns = torch.arange(width, device=written.positions.device)
+        positions = written.positions.unsqueeze(1) + columns
         table = self._worker.req_to_token_pool.req_to_token
         slots = table[batch.req_pool_indices.long().unsqueeze(1), positions]
         output = result.logits_output
         with (
             draft_contexts(self._worker),
-            replaced(draft, speculative_num_draft_tokens=width),
+            # 0.5.12 reads both; in a chain one follows from the other.
+            replaced(draft, speculative_num_draft_tokens=width, speculative_num_steps=width - 1),
             replaced(batch, **extend_fields(batch, slots.flatten().to(torch.int64))),
             replaced(result, next_token_ids=_pad_rows(result.next_token_ids, width)),
             replaced(output, hidden_states=_pad_rows(output.hidden_states, width)),
         ):
             draft._draft_extend_for_decode(batch, result)
+
+
+class EagerRoundSync(DraftSync):
+    """As ``EagerSync``, by the draft-extend that ends a round of the worker without overlap."""
+
+    def __init__(self, worker: Any) -> None:
+        self._worker = worker
+
+    def after_plain_step(self, batch: Any, result: Any, written: Written) -> None:
+        del written
+        count, device = len(batch.reqs), batch.seq_lens.device
+        draft_input = EagleDraftExtendInput(
+            hidden_states=result.logits_output.hidden_states,
+            input_ids=result.next_token_ids,
+            num_correct_drafts=torch.zeros(count, dtype=torch.int32, device=device),
+            num_accept_tokens=torch.ones(count, dtype=torch.int32, device=device),
+            num_accept_tokens_cpu=[1] * count,
+            seq_lens=batch.seq_lens,
+            seq_lens_cpu=batch.seq_lens_cpu,
+            req_pool_indices=batch.req_pool_indices,
+        )
+        with draft_contexts(self._worker), replaced(batch, spec_info=draft_input):
+            result.next_draft_input = self._worker.forward_draft_extend_after_decode(batch)
 
 
 class DeferredSync(DraftSync):
@@ -111,7 +139,6 @@ class DeferredSync(DraftSync):
     """
 
     def __init__(self, worker: Any, budget: int, fills: bool = True) -> None:
-        runner = worker.draft_worker.draft_runner
         max_requests = worker.req_to_token_pool.req_to_token.shape[0]
         self._worker = worker
         self._writer = DraftKvWriter(worker)
@@ -120,8 +147,8 @@ class DeferredSync(DraftSync):
         self._log = PendingLog(
             budget + max_requests,
             max_requests,
-            get_draft_input_from_target_hidden_dim(runner),
-            runner.model_config.dtype,
+            aux_width(worker),
+            draft_runner_of(worker).model_config.dtype,
             worker.device,
         )
         self._has_freed_rows = False
@@ -137,26 +164,27 @@ class DeferredSync(DraftSync):
         self._flush()
         if not is_plain:
             yield
-            self._log.forget(batch.req_pool_indices_cpu.long())
+            self._log.forget(host_rows(batch))
             return
-        draft = self._worker.draft_worker
-        original = draft._draft_extend_for_prefill
-        with replaced(draft, _draft_extend_for_prefill=functools.partial(self._prefill, original)):
+        draft = draft_of(self._worker)
+        name = PREFILLS[hasattr(draft, PREFILLS[1])]
+        prefill = functools.partial(self._prefill, getattr(draft, name))
+        with replaced(draft, **{name: prefill}):
             yield
 
     def before_plain_step(self) -> None:
         if self._has_freed_rows:
             self._flush()
 
-    def after_plain_step(self, batch: Any, result: Any, slots: torch.Tensor) -> None:
-        rows = batch.req_pool_indices_cpu.long()
+    def after_plain_step(self, batch: Any, result: Any, written: Written) -> None:
+        rows = host_rows(batch)
         hidden, tokens = result.logits_output.hidden_states, result.next_token_ids
         if not self._log.has_room(len(rows)):
             self._flush()
-        self._log.append_step(rows, Entries(hidden, tokens, slots, batch.seq_lens.long()))
+        self._log.append_step(rows, Entries(hidden, tokens.long(), *written))
         if self._checks:
             table = self._worker.req_to_token_pool.req_to_token
-            self._log.check(rows, batch.seq_lens.long() + 1, table)
+            self._log.check(rows, written.positions + 1, table)
         if self._log.pending >= self._budget:
             self._flush()
 
@@ -164,7 +192,7 @@ class DeferredSync(DraftSync):
         if self._log.is_empty:
             return
         self._flush()
-        rows = batch.req_pool_indices_cpu.long()
+        rows = host_rows(batch)
         newest = self._log.newest(rows)
         if bool((newest != NONE).any()):
             if self._checks:
@@ -198,7 +226,9 @@ class DeferredSync(DraftSync):
     def _resume(self, batch: Any, newest: torch.Tensor) -> None:
         """Draft from each request's last committed token; newest: int64 [batch], host."""
         index = newest.clamp(min=0)
-        meta = torch.stack((index, (newest != NONE).long())).to(batch.device, non_blocking=True)
+        meta = torch.stack((index, (newest != NONE).long())).to(
+            batch.seq_lens.device, non_blocking=True
+        )
         hidden, tokens = self._log.gather(meta[0])
         stale = meta[1] > 0
         state = extend_one_token(self._worker, batch, hidden, tokens, stale)
@@ -213,21 +243,26 @@ class DeferredSync(DraftSync):
         batch: Any,
         target_hidden_states: torch.Tensor,
         next_token_ids: torch.Tensor,
-        mm_input_embeds: torch.Tensor | None = None,
+        *others: Any,
         **kwargs: Any,
     ) -> Any:
-        """``EagleDraftWorker._draft_extend_for_prefill`` for a prefill that plain steps follow."""
-        rows = batch.req_pool_indices_cpu.long()
-        if mm_input_embeds is not None or not self._log.has_room(len(rows)):
-            result = original(
-                batch, target_hidden_states, next_token_ids, mm_input_embeds, **kwargs
-            )
+        """One of ``PREFILLS`` for a prefill that plain steps follow.
+
+        ``others``: last the multimodal embeddings, or None.
+        """
+        rows = host_rows(batch)
+        has_embeddings = any(other is not None for other in others[-1:])
+        if has_embeddings or not self._log.has_room(len(rows)):
+            result = original(batch, target_hidden_states, next_token_ids, *others, **kwargs)
             self._log.forget(rows)
             return result
         entries, last = _prompt_entries(batch, target_hidden_states, next_token_ids)
         self._writer.write(entries)
         self._log.append_synced(rows, Entries(*(part[last] for part in entries)))
-        return _blank_draft_input(self._worker, next_token_ids)
+        draft_input = _blank_draft_input(self._worker, batch, next_token_ids)
+        if draft_of(self._worker) is self._worker:
+            batch.spec_info = draft_input  # where the worker without overlap leaves it
+        return draft_input
 
 
 def _prompt_entries(
@@ -239,22 +274,25 @@ def _prompt_entries(
     """
     # Only the lengths travel to the device: a copy of more than 64 KB from pageable memory would
     # hold the host until the target's prefill is over.
-    lengths = torch.tensor([batch.extend_lens, batch.prefix_lens])
+    device = batch.seq_lens.device
+    lengths = torch.tensor(extend_lengths(batch))
     total = int(lengths[0].sum())
-    extend, prefix = lengths.to(batch.device, non_blocking=True)
+    extend, prefix = lengths.to(device, non_blocking=True)
     ends = extend.cumsum(0)
     starts = torch.repeat_interleave(prefix - ends + extend, extend, output_size=total)
     tokens = torch.roll(batch.input_ids.long(), -1)
-    tokens[ends - 1] = _eagle_prefill_tail_tokens(batch, next_token_ids).long()
-    positions = torch.arange(total, device=batch.device) + starts
+    tokens[ends - 1] = prompt_tail_tokens(batch, next_token_ids).long()
+    positions = torch.arange(total, device=device) + starts
     return Entries(hidden, tokens, batch.out_cache_loc.long(), positions), ends - 1
 
 
-def _blank_draft_input(worker: Any, next_token_ids: torch.Tensor) -> EagleDraftInput:
+def _blank_draft_input(worker: Any, batch: Any, next_token_ids: torch.Tensor) -> EagleDraftInput:
     """A draft input of the right shapes; the resume computes its state."""
-    size, dtype = get_draft_recurrent_hidden_state_spec(worker.draft_worker.draft_runner)
+    size, dtype = state_spec(worker)
     count, device = len(next_token_ids), next_token_ids.device
-    return EagleDraftInput(
+    return build(
+        EagleDraftInput,
+        new_seq_lens=batch.seq_lens,  # where it relays them
         topk_p=torch.zeros((count, worker.topk), dtype=torch.float32, device=device),
         topk_index=torch.zeros((count, worker.topk), dtype=torch.int64, device=device),
         hidden_states=torch.zeros((count, size), dtype=dtype, device=device),
@@ -276,7 +314,7 @@ def _pad_rows(rows: torch.Tensor, width: int) -> torch.Tensor:
 def make_draft_sync(config: DynamicSpecConfig, worker: Any) -> DraftSync:
     """Raises ConfigError where the draft's KV cannot be written apart from its forward."""
     if config.draft_sync == "eager":
-        return EagerSync(worker)
+        return EagerSync(worker) if hasattr(worker, "draft_worker") else EagerRoundSync(worker)
     reason = DraftKvWriter.reason_against(worker)
     if reason is not None:
         raise ConfigError(

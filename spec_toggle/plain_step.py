@@ -4,18 +4,29 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from sglang.kernels.ops.speculative.cache_locs import assign_extend_cache_locs_uniform_func
 from sglang.srt.managers.utils import GenerationBatchResult
-from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode, ForwardBatch
+from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode
 from sglang.srt.speculative.eagle_info import EagleDraftInput
 from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
 from spec_toggle.accounting import PLAIN_RESULT
-from spec_toggle.compat import replaced
+from spec_toggle.compat import has_field, replaced
+from spec_toggle.compat.batch import forward_batch, next_slots
+from spec_toggle.compat.draft import draft_runner_of
 from spec_toggle.decode_graphs import DecodeGraphs
+
+# Where the next draft input carries lengths, an event in it says that they are known.
+RELAYS_LENGTHS = not has_field(GenerationBatchResult, "new_seq_lens")
+
+
+class Written(NamedTuple):
+    """Where a plain step wrote the target's KV: slots and positions, int64 [batch] each."""
+
+    slots: torch.Tensor
+    positions: torch.Tensor
 
 
 @contextlib.contextmanager
@@ -57,100 +68,84 @@ class PlainStep:
     def run(
         self,
         batch: Any,
-        on_publish: Callable[[torch.Tensor], None] | None,
-        grammar_barrier: Callable[[], None] | None,
-    ) -> tuple[Any, torch.Tensor]:
-        """Forward the target natively and sample; return the result and the KV slots written.
+        on_publish: Callable[[torch.Tensor], None] | None = None,
+        grammar_barrier: Callable[[], None] | None = None,
+    ) -> tuple[Any, Written]:
+        """Forward the target natively and sample; return the result and where KV was written.
 
-        ``batch``: a ``ScheduleBatch`` in decode mode with an ``EagleDraftInput``; unchanged on
-        return. The result reads like a round that accepted no draft: ``next_token_ids`` int64
+        ``batch``: what the worker is given, in decode mode with an ``EagleDraftInput``; unchanged
+        on return. The result reads like a round that accepted no draft: ``next_token_ids`` int64
         [batch] with stride 1, ``accept_lens`` int32 ones, ``logits_output.hidden_states``
-        [batch, aux width], and the draft input of the batch with the new bonus tokens. Slots: int64
-        [batch].
+        [batch, aux width], and the draft input of the batch with the new bonus tokens.
         """
         runner = self._target.model_runner
-        draft_input = batch.spec_info
-        slots, new_seq_lens = self._slots(batch), batch.seq_lens + 1
+        written = self._written(batch)
+        new_seq_lens = batch.seq_lens + 1
+        next_draft_input = _next_draft_input(batch, new_seq_lens)
         if on_publish is not None:
             # A round knows its lengths after the forward, a plain step before it. Published now,
             # the next iteration's preparation need not queue behind this forward.
             on_publish(new_seq_lens)
         self._forget_reads()
         native = contextlib.nullcontext() if self._graphs is None else self._graphs.active()
-        with native, stripped(batch, slots, new_seq_lens):
-            forward_batch = ForwardBatch.init_new(
-                batch,
-                runner,
-                capture_hidden_mode=CaptureHiddenMode.FULL,
-                return_hidden_states_before_norm=False,
-            )
-            forwarded = self._target.forward_batch_generation(
-                batch=None, forward_batch=forward_batch, is_verify=True
-            )
+        with native, stripped(batch, written.slots, new_seq_lens):
+            inputs = forward_batch(batch, runner, CaptureHiddenMode.FULL)
+            forwarded = self._target.forward_batch_generation(None, inputs, is_verify=True)
         if self._graphs is not None:
             self._graphs.count(forwarded.can_run_cuda_graph, len(batch.reqs))
         if batch.has_grammar and grammar_barrier is not None:
             # The previous result's tokens must reach the grammar before its mask is built.
             grammar_barrier()
-        tokens = runner.sample(forwarded.logits_output, forward_batch).to(torch.int64)
-        result = self._result(batch, draft_input, forward_batch, forwarded, tokens, new_seq_lens)
-        return result, slots
+        tokens = runner.sample(forwarded.logits_output, inputs).to(torch.int64)
+        next_draft_input.bonus_tokens = tokens
+        done = self._result(batch, forwarded, tokens)
+        done.next_draft_input = next_draft_input
+        if not RELAYS_LENGTHS:
+            done.new_seq_lens, done.extra_keep_alive_refs = new_seq_lens, [inputs]
+        return done, written
 
     def _forget_reads(self) -> None:
         """An event of an earlier forward must not pass for this one's."""
-        self._target.model_runner.shared_read_done_event = None
-        self._worker.draft_worker.draft_runner.shared_read_done_event = None
+        for runner in (self._target.model_runner, draft_runner_of(self._worker)):
+            if hasattr(runner, "shared_read_done_event"):
+                runner.shared_read_done_event = None
 
-    def publish_reads(self) -> None:
+    def finish(self, batch: Any, done: Any) -> None:
         """Tell the scheduler when this step has read the buffers that it shares.
 
         The scheduler fences its next write on the event of the draft runner, the last reader of a
         round. Where no draft forward has left one there, the target was the last reader. No event
-        at all makes the scheduler wait for the whole forward.
+        at all makes the scheduler wait for the whole forward. Releases before 0.5.18 have none.
         """
+        del batch, done
+        target = self._target.model_runner
+        if not hasattr(target, "shared_read_done_event"):
+            return
         if self._is_target_last_reader:
-            draft_runner = self._worker.draft_worker.draft_runner
-            draft_runner.shared_read_done_event = self._target.model_runner.shared_read_done_event
-        self._target.model_runner.shared_read_done_event = None
+            draft_runner_of(self._worker).shared_read_done_event = target.shared_read_done_event
+        target.shared_read_done_event = None
 
-    def _slots(self, batch: Any) -> torch.Tensor:
-        """The first reserved KV slot of each request, int64 [batch]."""
-        return assign_extend_cache_locs_uniform_func(
-            req_pool_indices=batch.req_pool_indices,
-            req_to_token=self._worker.req_to_token_pool.req_to_token,
-            start_offset=batch.seq_lens,
-            batch_size=len(batch.seq_lens),
-            draft_token_num=1,
-            device=batch.device,
-        )
+    def _written(self, batch: Any) -> Written:
+        """The first KV slot that is reserved for each request."""
+        table = self._worker.req_to_token_pool.req_to_token
+        return Written(next_slots(batch, table), batch.seq_lens.long())
 
-    def _result(
-        self,
-        batch: Any,
-        draft_input: EagleDraftInput,
-        forward_batch: Any,
-        forwarded: Any,
-        tokens: torch.Tensor,
-        new_seq_lens: torch.Tensor,
-    ) -> Any:
+    def _result(self, batch: Any, forwarded: Any, tokens: torch.Tensor) -> Any:
         logits_output = forwarded.logits_output
         if batch.return_logprob:
             # A round reports a row of log probabilities per request.
             logits_output.next_token_logprobs = logits_output.next_token_logprobs.view(-1, 1)
-        result = GenerationBatchResult(
+        done = GenerationBatchResult(
             logits_output=logits_output,
             next_token_ids=tokens,
             can_run_cuda_graph=forwarded.can_run_cuda_graph,
             speculative_num_draft_tokens=1,
             accept_lens=self._accept_lens(len(tokens)),
-            new_seq_lens=new_seq_lens,
-            next_draft_input=_next_draft_input(batch, draft_input, tokens),
             routed_experts_output=forwarded.routed_experts_output,
             indexer_topk_output=forwarded.indexer_topk_output,
-            extra_keep_alive_refs=[forward_batch],
         )
-        setattr(result, PLAIN_RESULT, True)
-        return result
+        setattr(done, PLAIN_RESULT, True)
+        return done
 
     def _accept_lens(self, size: int) -> torch.Tensor:
         """int32 ones [size], a view of one buffer: nothing writes to it."""
@@ -159,18 +154,21 @@ class PlainStep:
         return self._ones[:size]
 
 
-def _next_draft_input(
-    batch: Any, draft_input: EagleDraftInput, tokens: torch.Tensor
-) -> EagleDraftInput:
-    """The draft state is not moved by a plain step; only the pending token is new.
+def _next_draft_input(batch: Any, new_seq_lens: torch.Tensor) -> EagleDraftInput:
+    """The draft state is not moved by a plain step; only the pending token, still to come, is new.
 
-    With overlap it stays in the relay's buffers, which keep what a payload leaves out.
+    With overlap it stays in the relay's buffers, which from 0.5.23 on keep what a payload leaves
+    out. Where the draft input relays lengths too, the scheduler waits for its event before it
+    uses them; recorded here, before the forward, it does not wait for this step.
     """
-    if batch.enable_overlap:
-        return EagleDraftInput(bonus_tokens=tokens)
-    return EagleDraftInput(
-        topk_p=draft_input.topk_p,
-        topk_index=draft_input.topk_index,
-        hidden_states=draft_input.hidden_states,
-        bonus_tokens=tokens,
+    if not RELAYS_LENGTHS and batch.enable_overlap:
+        return EagleDraftInput()
+    before = batch.spec_info
+    state = EagleDraftInput(
+        topk_p=before.topk_p, topk_index=before.topk_index, hidden_states=before.hidden_states
     )
+    if RELAYS_LENGTHS:
+        device = torch.get_device_module(new_seq_lens.device)
+        state.new_seq_lens, state.verify_done = new_seq_lens, device.Event()
+        state.verify_done.record()
+    return state

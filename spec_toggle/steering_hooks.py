@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from spec_toggle.compat import build
 from spec_toggle.config import ConfigError
 from spec_toggle.state import KEY, describe
 from spec_toggle.steering import PREFIX, Order
@@ -27,8 +28,8 @@ def set_internal_state(original: Callable[..., Any], scheduler: Any, recv_req: A
         toggle.controller.steer(Order.from_wire(recv_req.server_args))
     except ConfigError as error:
         logger.warning("Dynamic speculation: steering refused: %s", error)
-        return SetInternalStateReqOutput(updated=False)
-    return SetInternalStateReqOutput(updated=True)
+        return build(SetInternalStateReqOutput, updated=False, server_args={})
+    return build(SetInternalStateReqOutput, updated=True, server_args={})
 
 
 def get_internal_state(result: Any, scheduler: Any, *_: Any, **__: Any) -> None:
