@@ -77,7 +77,7 @@ def prompt_tail_tokens(batch: Any, next_token_ids: torch.Tensor) -> torch.Tensor
 def top_drafts(
     logits: torch.Tensor, topk: int, sampling_info: Any
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Probabilities and tokens [batch, topk] to start a round from, as a draft-extend leaves them."""
+    """Probabilities and tokens [batch, topk] of a round's start, as a draft-extend leaves them."""
     try:
         from sglang.srt.speculative.spec_utils import renorm_draft_probs
     except ImportError:
