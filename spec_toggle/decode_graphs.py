@@ -13,7 +13,7 @@ from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 from sglang.srt.utils import get_available_gpu_memory
 
 from spec_toggle.compat import replaced
-from spec_toggle.compat.graphs import HOLDER, OUTPUT_MODE, GraphRunner
+from spec_toggle.compat.graphs import HOLDER, LIMIT_FLAG, OUTPUT_MODE, GraphRunner
 
 logger = logging.getLogger(__name__)
 
@@ -78,9 +78,10 @@ class DecodeGraphs:
         if self.eager_steps == 0:
             logger.warning(
                 "Dynamic speculation: a plain step of batch size %d ran without a graph (largest "
-                "captured: %d). Raise --cuda-graph-max-bs-decode to cover it.",
+                "captured: %d). Raise %s to cover it.",
                 batch_size,
                 self.batch_sizes[-1],
+                LIMIT_FLAG,
             )
         self.eager_steps += 1
 

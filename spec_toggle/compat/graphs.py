@@ -9,10 +9,13 @@ try:
     HOLDER = "decode_cuda_graph_runner"
     # Of a graph runner: how much of the hidden states its graphs put out.
     OUTPUT_MODE = "return_hidden_states_mode"
+    # The largest batch that graphs are captured for.
+    LIMIT_FLAG = "--cuda-graph-max-bs-decode"
 except ImportError:
     from sglang.srt.model_executor.cuda_graph_runner import CudaGraphRunner as GraphRunner
 
     HOLDER = "graph_runner"
     OUTPUT_MODE = "capture_hidden_mode"
+    LIMIT_FLAG = "--cuda-graph-max-bs"
 
-__all__ = ["HOLDER", "OUTPUT_MODE", "GraphRunner"]
+__all__ = ["HOLDER", "LIMIT_FLAG", "OUTPUT_MODE", "GraphRunner"]

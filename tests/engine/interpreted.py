@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+QLEN_ONLY = 1  # a ``TreeMaskMode``
+
 
 def activate() -> None:
     """Before Triton and SGLang are imported."""
@@ -44,7 +46,7 @@ def build_tree(
     tree_mask: torch.Tensor,
     *others: Any,
 ) -> None:
-    """``build_tree_kernel_efficient`` with the mask of the committed tokens in front of each row."""
+    """``build_tree_kernel_efficient`` with the committed tokens in front of each row's mask."""
     from spec_toggle.reference.tree_ops import build_tree_kernel_efficient_cpu
 
     count = others[-2]
@@ -58,9 +60,6 @@ def build_tree(
         full = tree_mask[start : start + size].view(count, length + count)
         full[:, :length], full[:, length:] = True, rows
         start += size
-
-
-QLEN_ONLY = 1
 
 
 def attend_decode(

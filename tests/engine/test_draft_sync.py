@@ -27,10 +27,20 @@ def prompts(encode: Encode) -> list[list[int]]:
     return [encode(text) for text in held_out_prompts(24, seed=37)]
 
 
+def draft_of(worker: Any) -> Any:
+    """The worker without overlap of 0.5.12 is the draft's own."""
+    return getattr(worker, "draft_worker", worker)
+
+
+def draft_runner_of(worker: Any) -> Any:
+    draft = draft_of(worker)
+    return draft.draft_runner if draft is not worker else draft.draft_model_runner
+
+
 def record_rounds(engine: StepEngine, requests: list[Request], script: Script) -> Rounds:
     """The draft state and draft KV that every round of every request starts from."""
     worker = engine.scheduler.model_worker
-    draft, pool = worker.draft_worker, worker.draft_worker.draft_runner.token_to_kv_pool
+    draft, pool = draft_of(worker), draft_runner_of(worker).token_to_kv_pool
     table = worker.req_to_token_pool.req_to_token
     rounds: Rounds = []
     original = draft.draft
