@@ -140,7 +140,7 @@ def from_cli_args(
         config = take_config({name: getattr(args, name, None) for name in ALL_NAMES})
         server_args = original(cls, args)
         attach(server_args, config, enable)
-        _keep_limit(server_args, config, args.max_running_requests)
+        _keep_limit(server_args, config, getattr(args, "max_running_requests", None))
     except ConfigError as error:
         exit_with(error)
     setattr(server_args, FROM_CLI, True)

@@ -21,6 +21,7 @@ from spec_toggle.compat.draft import (
     draft_of,
     draft_runner_of,
     prompt_tail_tokens,
+    round_widths,
     state_spec,
 )
 from spec_toggle.config import ConfigError, DynamicSpecConfig
@@ -94,8 +95,7 @@ class EagerSync(DraftSync):
         output = result.logits_output
         with (
             draft_contexts(self._worker),
-            # 0.5.12 reads both; in a chain one follows from the other.
-            replaced(draft, speculative_num_draft_tokens=width, speculative_num_steps=width - 1),
+            replaced(draft, **round_widths(draft, width)),
             replaced(batch, **extend_fields(batch, slots.flatten().to(torch.int64))),
             replaced(result, next_token_ids=_pad_rows(result.next_token_ids, width)),
             replaced(output, hidden_states=_pad_rows(output.hidden_states, width)),

@@ -41,6 +41,17 @@ def draft_contexts(worker: Any) -> Iterator[None]:
         yield
 
 
+def round_widths(draft: Any, width: int) -> dict[str, int]:
+    """What a draft worker's draft-extend takes its tokens per request from, for ``width`` tokens.
+
+    0.5.12, where it is always a chain, reads the number of steps too.
+    """
+    widths = {"speculative_num_draft_tokens": width}
+    if not hasattr(draft, "parallel_layout"):
+        widths["speculative_num_steps"] = width - 1
+    return widths
+
+
 def aux_width(worker: Any) -> int:
     """Elements of a target's hidden state, as the draft reads it."""
     try:

@@ -62,3 +62,18 @@ def run_event_loop(scheduler: Any, ingest: Callable[..., list[Any]]) -> None:
     scheduler.recv_requests = receive
     with contextlib.suppress(_Drained):
         scheduler.run_event_loop()
+
+
+def draft_of(worker: Any) -> Any:
+    """The worker without overlap of 0.5.12 is the draft's own."""
+    return getattr(worker, "draft_worker", worker)
+
+
+def draft_runner_of(worker: Any) -> Any:
+    draft = draft_of(worker)
+    return draft.draft_model_runner if draft is worker else draft.draft_runner
+
+
+def reporter_of(scheduler: Any) -> Any:
+    """What counts the rounds of a logging interval."""
+    return getattr(scheduler, "metrics_reporter", scheduler)

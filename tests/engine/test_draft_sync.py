@@ -12,6 +12,7 @@ import torch
 from spec_toggle.reference.tiny_text import held_out_prompts
 from tests.engine.engines import Engines
 from tests.engine.harness import EngineConfig, Request, Script, StepEngine
+from tests.engine.host import draft_of, draft_runner_of
 
 Encode = Callable[[str], list[int]]
 Rounds = list[dict[str, Any]]
@@ -25,16 +26,6 @@ def deferred(speculation: str = "chain", sync_tokens: int = 1024, **values: Any)
 @pytest.fixture(scope="module")
 def prompts(encode: Encode) -> list[list[int]]:
     return [encode(text) for text in held_out_prompts(24, seed=37)]
-
-
-def draft_of(worker: Any) -> Any:
-    """The worker without overlap of 0.5.12 is the draft's own."""
-    return getattr(worker, "draft_worker", worker)
-
-
-def draft_runner_of(worker: Any) -> Any:
-    draft = draft_of(worker)
-    return draft.draft_runner if draft is not worker else draft.draft_model_runner
 
 
 def record_rounds(engine: StepEngine, requests: list[Request], script: Script) -> Rounds:
