@@ -33,10 +33,15 @@ def install() -> None:
         module._is_cuda = True
     eagle_utils.sgl_build_tree_kernel_efficient = build_tree
     import sgl_kernel
+    from sglang.srt.constrained.xgrammar_backend import XGrammarGrammar
+    from xgrammar import apply_token_bitmask_inplace
 
     from spec_toggle.reference.tree_ops import verify_tree_greedy_cpu
 
     sgl_kernel.verify_tree_greedy = verify_tree_greedy_cpu
+    XGrammarGrammar.apply_vocab_mask = staticmethod(
+        lambda logits, vocab_mask: apply_token_bitmask_inplace(logits, vocab_mask)
+    )
 
 
 def build_tree(
