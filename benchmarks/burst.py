@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
 import time
-from pathlib import Path
 from typing import Any
 
 from benchmarks import trace
-from benchmarks.models import DUMMY_NAMES, resolve_models
-from benchmarks.results import provenance_of, save_json
-from benchmarks.stepping import SteppedServer, simulate_accept
+from benchmarks.results import save_json
+from benchmarks.stepped_options import add_engine_options, engine_provenance, prepare_engine
+from benchmarks.stepping import SteppedServer
 
 ARMS = ("none", "static", "adaptive", "toggle_eager", "toggle_deferred")
 SCHEMA = (
@@ -29,17 +27,12 @@ SCHEMA = (
 
 def main(argv: list[str] | None = None) -> int:
     chosen = _parser().parse_args(argv)
-    models = resolve_models(chosen.model, chosen.draft, chosen.model_dir)
-    simulate_accept(chosen.accept)
-    if chosen.attention == "intel_amx":
-        from tests.engine.harness import activate_reference_engine
-
-        activate_reference_engine()
     wanted = chosen.arms.split(",")
     unknown = sorted(set(wanted) - set(ARMS))
     if unknown:
         print(f"burst: error: unknown arm {unknown[0]!r}; known: {ARMS}", file=sys.stderr)
         return 2
+    models = prepare_engine(chosen)
     results: dict[str, Any] = {}
     tokens = chosen.input_len + chosen.output_len
     shared: SteppedServer | None = None
@@ -120,15 +113,10 @@ def _print_table(results: dict[str, Any]) -> None:
 
 
 def _save(chosen: argparse.Namespace, models: Any, results: dict[str, Any]) -> None:
-    provenance = provenance_of(
+    provenance = engine_provenance(
         "benchmarks.burst",
-        device="cpu" if chosen.attention == "intel_amx" else "cuda",
-        attention_backend=chosen.attention,
-        model=models.label,
-        draft=models.draft.name,
-        spec=chosen.spec,
-        simulated_accept=chosen.accept or None,
-        input_len=chosen.input_len,
+        chosen,
+        models,
         output_len=chosen.output_len,
         threshold=chosen.threshold,
         deadline_ms=chosen.deadline_ms,
@@ -153,16 +141,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--threshold", type=int, default=24)
     add("--sync-tokens", type=int, default=4096)
     add("--largest", type=int, default=256, help="requests that run together at most")
-    add("--input-len", type=int, default=256)
     add("--output-len", type=int, default=128)
-    add("--attention", default="triton", choices=("triton", "flashinfer", "fa3", "intel_amx"))
-    add("--spec", default="chain", choices=("chain", "tree"))
-    add("--accept", type=float, default=2.6, help="simulated accept length; 0: the draft's own")
     add("--seed", type=int, default=0)
-    add("--model", default="dummy-8b", help=f"a folder, or one of {', '.join(DUMMY_NAMES)}")
-    add("--draft", help="the EAGLE-3 draft of a real --model")
-    add("--model-dir", type=Path, default=Path(tempfile.gettempdir()) / "spec-toggle-models")
-    add("--out", type=Path, default=Path("benchmarks/results"))
+    add_engine_options(parser)
     return parser
 
 

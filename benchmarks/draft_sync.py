@@ -15,13 +15,13 @@ import argparse
 import itertools
 import statistics
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.models import DUMMY_NAMES, PAIRS, ModelPair, resolve_models, resolve_pair
-from benchmarks.results import provenance_of, save_json
-from benchmarks.stepping import SteppedServer, intervals_ms, simulate_accept
+from benchmarks.models import ModelPair
+from benchmarks.results import save_json
+from benchmarks.stepped_options import add_engine_options, engine_provenance, prepare_engine
+from benchmarks.stepping import SteppedServer, intervals_ms
 
 SYNCS = ("off", "deferred-256", "deferred-1024", "deferred-4096", "eager")
 SCHEMA = (
@@ -36,16 +36,7 @@ SCHEMA = (
 
 def main(argv: list[str] | None = None) -> int:
     chosen = _parser().parse_args(argv)
-    if chosen.pair is not None:
-        models = resolve_pair(chosen.pair)
-        chosen.accept = 0.0  # its own, on prompts of its own
-    else:
-        models = resolve_models(chosen.model, chosen.draft, chosen.model_dir)
-    simulate_accept(chosen.accept)
-    if chosen.attention == "intel_amx":
-        from tests.engine.harness import activate_reference_engine
-
-        activate_reference_engine()
+    models = prepare_engine(chosen)
     arms: dict[str, Any] = {}
     parts = chosen.parts.split(",")
     batches = [int(size) for size in chosen.batches.split(",")]
@@ -212,16 +203,7 @@ def _print_table(arms: dict[str, Any]) -> None:
 
 
 def _save(chosen: argparse.Namespace, models: ModelPair, arms: dict[str, Any]) -> None:
-    provenance = provenance_of(
-        "benchmarks.draft_sync",
-        device="cpu" if chosen.attention == "intel_amx" else "cuda",
-        attention_backend=chosen.attention,
-        model=models.label,
-        draft=models.draft.name,
-        spec=chosen.spec,
-        simulated_accept=chosen.accept or None,
-        input_len=chosen.input_len,
-    )
+    provenance = engine_provenance("benchmarks.draft_sync", chosen, models)
     path = save_json(
         chosen.out, "draft-sync", provenance, f"{models.label}-{chosen.spec}", SCHEMA, arms
     )
@@ -242,15 +224,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--plain-steps", type=int, nargs="+", default=[8, 64, 512])
     add("--after", type=int, default=64, help="output tokens after a resume")
     add("--prompts", type=Path, help="one prompt per line, for the part resume")
-    add("--input-len", type=int, default=256)
-    add("--attention", default="triton", choices=("triton", "flashinfer", "fa3", "intel_amx"))
-    add("--spec", default="chain", choices=("chain", "tree"))
-    add("--accept", type=float, default=2.6, help="simulated accept length; 0: the draft's own")
-    add("--pair", choices=PAIRS, help="a trained pair on real prompts, instead of --model")
-    add("--model", default="dummy-8b", help=f"a folder, or one of {', '.join(DUMMY_NAMES)}")
-    add("--draft", help="the EAGLE-3 draft of a real --model")
-    add("--model-dir", type=Path, default=Path(tempfile.gettempdir()) / "spec-toggle-models")
-    add("--out", type=Path, default=Path("benchmarks/results"))
+    add_engine_options(parser)
     return parser
 
 

@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.engine.benchmark_runs import run_benchmark
+
 pytestmark = pytest.mark.slow
-
-
-def run(folder: Path, module: str, *arguments: str) -> dict[str, Any]:
-    """The arms of the result file that the benchmark writes."""
-    command = [sys.executable, "-m", f"benchmarks.{module}", "--attention", "intel_amx"]
-    ran = subprocess.run(
-        [*command, *arguments, "--out", str(folder)], capture_output=True, text=True, check=False
-    )
-    assert ran.returncode == 0, ran.stderr[-2000:]
-    (result,) = folder.glob("*.json")
-    return dict(json.loads(result.read_text())["arms"])
+CPU = "intel_amx"
 
 
 def test_held_out_prompts_are_drafted(tmp_path: Path) -> None:
     limits = ("--prompts", "10", "--new-tokens", "48", "--batch", "10")
-    arm = run(tmp_path, "acceptance", *limits)["static"]
+    arm = run_benchmark(tmp_path, "acceptance", CPU, *limits)["static"]
     assert arm["rounds"] > 100
     # 2.09 over all prompts at 160 tokens; answers are drafted better the longer they get.
     assert arm["accept_len"] > 1.6
@@ -35,7 +23,7 @@ def test_held_out_prompts_are_drafted(tmp_path: Path) -> None:
 def test_drafts_are_as_good_after_plain_steps_as_before(tmp_path: Path) -> None:
     limits = ("--resume-batch", "8", "--batches", "8", "--plain-steps", "32", "--after", "48")
     parts = ("--pair", "reference", "--accept", "0", "--parts", "resume")
-    arms = run(tmp_path, "draft_sync", *parts, "--syncs", "deferred,eager", *limits)
+    arms = run_benchmark(tmp_path, "draft_sync", CPU, *parts, "--syncs", "deferred,eager", *limits)
     resumed = {sync: arms[sync]["resume"]["32"] for sync in ("deferred", "eager")}
     # The same text and the same drafts, but for how products round.
     assert resumed["deferred"]["accept_len"] == pytest.approx(
