@@ -123,7 +123,7 @@ def provenance_of(module: str, device: str, **settings: Any) -> dict[str, Any]:
     commit, dirty = _commit()
     gpu, driver = _gpu(device)
     return {
-        "command": f"python3 -m {module} " + " ".join(sys.argv[1:]),
+        "command": " ".join(["python3 -m", module, *_without_out(sys.argv[1:])]),
         "commit": commit,
         "dirty": dirty,
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -157,6 +157,15 @@ def save_json(
 
 def gpu_slug(gpu: str) -> str:
     return re.sub(r"[^a-z0-9]+", "", gpu.lower().replace("nvidia", ""))
+
+
+def _without_out(arguments: list[str]) -> list[str]:
+    """Where the file was written is a path of one machine."""
+    kept = [a for a in arguments if not a.startswith("--out=")]
+    if "--out" in kept:
+        at = kept.index("--out")
+        del kept[at : at + 2]
+    return kept
 
 
 def _commit() -> tuple[str | None, bool | None]:

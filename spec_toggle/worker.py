@@ -35,7 +35,7 @@ class DynamicSpecWorker:
         self._plain_step = PlainStep(worker, graphs)
         self._launched_sync = draft_sync
         self._eager_sync = EagerSync(worker)
-        self._next_sync: DraftSync | None = None
+        self._next_sync: str | None = None
         self._use(draft_sync)
         if isinstance(draft_sync, EagerSync):
             controller.steering.draft_syncs = ("eager",)
@@ -46,24 +46,24 @@ class DynamicSpecWorker:
 
     def change_draft_sync(self, kind: str) -> None:
         """From the next decode iteration on; ``kind`` is one of ``steering.draft_syncs``."""
-        if kind == "eager":
-            self._next_sync = self._eager_sync
-            return
-        self._next_sync = None
-        self._launched_sync.fill(kind == "deferred")
-        self._use(self._launched_sync)
+        # Not now: the iteration in flight may still append to what is pending.
+        self._next_sync = kind
 
     def _use(self, draft_sync: DraftSync) -> None:
         self.draft_sync = draft_sync
         self._plain_step.is_target_last_reader = not draft_sync.runs_after_plain_step
 
-    def _hand_over(self, batch: Any, draft_sync: DraftSync, is_plain: bool) -> None:
+    def _hand_over(self, batch: Any, kind: str, is_plain: bool) -> None:
         """``eager`` leaves no draft state behind, so it must not find any to be made either."""
+        self._next_sync = None
+        if kind != "eager":
+            self._launched_sync.fill(kind == "deferred")
+            self._use(self._launched_sync)
+            return
         if not is_plain:
             self.draft_sync.before_round(batch)
         self.draft_sync.finish()
-        self._next_sync = None
-        self._use(draft_sync)
+        self._use(self._eager_sync)
 
     def begin_iteration(self, batch: Any, queue_length: int) -> None:
         """Decide the mode before the batch runs. Prefills are upstream's in either mode."""
