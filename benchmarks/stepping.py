@@ -33,30 +33,32 @@ class SteppedServer:
         attention: str,
         largest: int,
         tokens: int,
-        is_adaptive: bool = False,
+        sync: str | None = "off",
+        **settings: Any,
     ) -> None:
         """``largest``: batch size; ``tokens``: longest request, prompt and output.
 
-        ``is_adaptive``: upstream's own adaptive speculation in the toggle's place.
+        ``sync``: of the toggle at launch, None without it; ``settings``: more of the server's.
         """
         is_dummy = models.label.startswith("dummy-")
         extra: dict[str, Any] = {"chunked_prefill_size": 8192}
         if is_dummy:
             extra.update(load_format="dummy", skip_tokenizer_init=True, grammar_backend="none")
         extra.update(device_settings(attention, largest))
-        if is_adaptive:
-            extra["speculative_adaptive"] = True
+        extra.update(settings)
         config = EngineConfig(
             speculation,
-            sync=None if speculation == "none" or is_adaptive else "off",
+            sync=None if speculation == "none" else sync,
             max_total_tokens=largest * (tokens + 64),
             max_running_requests=largest,
             extra=tuple(extra.items()),
         )
         self.engine = StepEngine(config, str(models.target), str(models.draft))
-        self._vocab_size = models.vocab_size
+        self.vocab_size = models.vocab_size
         self.prompts = models.prompts
         self.ticks: list[Tick] = []
+        if config.sync is not None:
+            self.launched_policy = self.engine.toggle.controller.policy
         self._clock_iterations()
 
     def close(self) -> None:
@@ -73,7 +75,7 @@ class SteppedServer:
         sync = make_draft_sync(DynamicSpecConfig(draft_sync=kind, sync_tokens=sync_tokens), worker)
         toggle = DynamicSpecWorker(worker, before.controller, sync, before.graphs)
         toggle.host_lengths = before.host_lengths
-        worker._dynamic_spec = worker.req_to_token_pool._dynamic_spec = toggle
+        worker._dynamic_spec = toggle
 
     def run(self, requests: Sequence[Request], script: Script | None) -> list[Any]:
         """Serve from an empty prefix cache; ``ticks`` are those of this run."""
@@ -132,7 +134,7 @@ class SteppedServer:
     def random_requests(self, count: int, input_len: int, output_len: int) -> list[Request]:
         rng = random.Random(count)
         return [
-            Request([rng.randrange(self._vocab_size) for _ in range(input_len)], 0, output_len)
+            Request([rng.randrange(self.vocab_size) for _ in range(input_len)], 0, output_len)
             for _ in range(count)
         ]
 
@@ -163,6 +165,13 @@ def simulate_accept(length: float) -> None:
             SGLANG_SIMULATE_ACC_METHOD="match-expected",
             SGLANG_SIMULATE_ACC_TOKEN_MODE="fixed",
         )
+
+
+def change_simulated_accept(length: float) -> None:
+    """Another accept length for the rounds to come, of an engine that simulates one."""
+    from sglang.srt.speculative import spec_utils
+
+    spec_utils.SIMULATE_ACC_LEN = length
 
 
 def device_settings(attention: str, largest: int) -> dict[str, Any]:

@@ -102,7 +102,7 @@ def attach_toggle(result: None, scheduler: Any, *_: Any, **__: Any) -> None:
     worker = scheduler.model_worker
     draft_sync, graphs = worker._dynamic_spec_parts
     toggle = DynamicSpecWorker(worker, controller, draft_sync, graphs)
-    worker._dynamic_spec = worker.req_to_token_pool._dynamic_spec = toggle
+    worker._dynamic_spec = toggle
     if scheduler.enable_overlap and scheduler.future_map.needs_cpu_seq_lens:
         toggle.host_lengths = HostLengths(worker.req_to_token_pool.req_to_token.shape[0])
         scheduler.future_map._dynamic_spec_lengths = toggle.host_lengths
@@ -159,12 +159,6 @@ def on_idle(scheduler: Any) -> None:
     toggle = getattr(scheduler.model_worker, "_dynamic_spec", None)
     if toggle is not None:
         toggle.idle()
-
-
-def free_rows(pool: Any, *_: Any, **__: Any) -> None:
-    toggle = getattr(pool, "_dynamic_spec", None)
-    if toggle is not None:
-        toggle.draft_sync.rows_freed()
 
 
 def release_memory(updater: Any, *_: Any, **__: Any) -> None:

@@ -175,9 +175,14 @@ FORWARDING = (
         contains=("forward_batch.spec_info.hidden_states",),
     ),
     Requirement(
-        "sglang.srt.mem_cache.memory_pool.ReqToTokenPool.free",
-        "a request that leaves gives back its rows",
-        contains=("self.free_rows(",),
+        "sglang.srt.mem_cache.allocator.token.TokenToKVPoolAllocator.clear",
+        "KV slot 0 is nobody's: draft KV of slots that another request has taken goes there",
+        contains=("torch.arange(1, self.size + 1",),
+    ),
+    Requirement(
+        "sglang.srt.mem_cache.allocator.paged.PagedTokenToKVPoolAllocator.clear",
+        "KV page 0 is nobody's",
+        contains=("torch.arange(1, self.num_pages + 1",),
     ),
     Requirement(
         "sglang.srt.managers.tp_worker.TpModelWorker.forward_batch_generation",

@@ -34,10 +34,10 @@ CHECK_ENVIRONMENT = "SPEC_TOGGLE_CHECK"
 class DeferredSync(DraftSync):
     """The draft's KV is written for many tokens at once, and its state computed at resume.
 
-    Plain steps only log what the draft needs. The log is written to the draft's KV when it holds
-    ``budget`` tokens, before a round, before a prefill (it may read the prefix cache), and after a
-    request left (its KV may be in the prefix cache or be given away). A prefill that plain steps
-    follow writes the draft's KV too, and leaves computing the draft state to the resume.
+    Plain steps, and the prefills between them, only log what the draft needs. The log is written to
+    the draft's KV when it holds ``budget`` tokens, and before the draft reads or writes it: in a
+    round, in a prefill that rounds follow, and on a server without work. The draft state is
+    computed at the resume.
 
     Without ``fills``, logged tokens leave holes in the draft's KV: sync ``off``. The draft then
     continues from a valid state, but cold.
@@ -53,11 +53,11 @@ class DeferredSync(DraftSync):
         self._log = PendingLog(
             budget + max_requests,
             max_requests,
+            runner.token_to_kv_pool.size + runner.token_to_kv_pool.page_size,
             get_draft_input_from_target_hidden_dim(runner),
             runner.model_config.dtype,
             worker.device,
         )
-        self._has_freed_rows = False
         self._checks = os.environ.get(CHECK_ENVIRONMENT) == "1"
         logger.info(
             "Dynamic speculation: draft sync keeps up to %d tokens in %.2f GB.",
@@ -67,8 +67,8 @@ class DeferredSync(DraftSync):
 
     @contextlib.contextmanager
     def prefill(self, batch: Any, is_plain: bool) -> Iterator[None]:
-        self._flush()
         if not is_plain:
+            self._flush()
             yield
             self._log.forget(batch.req_pool_indices_cpu.long())
             return
@@ -76,10 +76,6 @@ class DeferredSync(DraftSync):
         original = draft._draft_extend_for_prefill
         with replaced(draft, _draft_extend_for_prefill=functools.partial(self._prefill, original)):
             yield
-
-    def before_plain_step(self) -> None:
-        if self._has_freed_rows:
-            self._flush()
 
     def after_plain_step(self, batch: Any, result: Any, slots: torch.Tensor) -> None:
         rows = batch.req_pool_indices_cpu.long()
@@ -110,9 +106,6 @@ class DeferredSync(DraftSync):
     def pending(self) -> int:
         return self._log.pending
 
-    def rows_freed(self) -> None:
-        self._has_freed_rows = True
-
     def idle(self) -> None:
         self._flush()
 
@@ -125,7 +118,6 @@ class DeferredSync(DraftSync):
         self._log.clear()
 
     def _flush(self) -> None:
-        self._has_freed_rows = False
         if not self._log.pending:
             return
         entries = self._log.take_pending()
@@ -160,27 +152,35 @@ class DeferredSync(DraftSync):
         """``EagleDraftWorker._draft_extend_for_prefill`` for a prefill that plain steps follow."""
         rows = batch.req_pool_indices_cpu.long()
         if mm_input_embeds is not None or not self._log.has_room(len(rows)):
+            self._flush()
             result = original(
                 batch, target_hidden_states, next_token_ids, mm_input_embeds, **kwargs
             )
             self._log.forget(rows)
             return result
-        entries, last = _prompt_entries(batch, target_hidden_states, next_token_ids)
-        self._writer.write(entries)
-        self._log.append_synced(rows, Entries(*(part[last] for part in entries)))
+        lengths = torch.tensor([batch.extend_lens, batch.prefix_lens])
+        last = lengths[0].cumsum(0) - 1
+        entries = _prompt_entries(batch, lengths, target_hidden_states, next_token_ids)
+        if self._fills and self._log.has_room(len(entries.tokens)):
+            self._log.append(rows, entries, last)
+        else:
+            self._flush()
+            self._writer.write(entries)
+            at = last.to(batch.device, non_blocking=True)
+            self._log.append_synced(rows, Entries(*(part[at] for part in entries)))
         return _blank_draft_input(self._worker, next_token_ids)
 
 
 def _prompt_entries(
-    batch: Any, hidden: torch.Tensor, next_token_ids: torch.Tensor
-) -> tuple[Entries, torch.Tensor]:
-    """Entries for every token of a prefill, and the index of each request's last one.
+    batch: Any, lengths: torch.Tensor, hidden: torch.Tensor, next_token_ids: torch.Tensor
+) -> Entries:
+    """Entries for every token of a prefill.
 
-    hidden: [tokens, width]; next_token_ids: int64 [batch].
+    lengths: int64 [2, batch] on the host, new tokens and those before them; hidden: [tokens,
+    width]; next_token_ids: int64 [batch].
     """
     # Only the lengths travel to the device: a copy of more than 64 KB from pageable memory would
     # hold the host until the target's prefill is over.
-    lengths = torch.tensor([batch.extend_lens, batch.prefix_lens])
     total = int(lengths[0].sum())
     extend, prefix = lengths.to(batch.device, non_blocking=True)
     ends = extend.cumsum(0)
@@ -188,7 +188,7 @@ def _prompt_entries(
     tokens = torch.roll(batch.input_ids.long(), -1)
     tokens[ends - 1] = _eagle_prefill_tail_tokens(batch, next_token_ids).long()
     positions = torch.arange(total, device=batch.device) + starts
-    return Entries(hidden, tokens, batch.out_cache_loc.long(), positions), ends - 1
+    return Entries(hidden, tokens, batch.out_cache_loc.long(), positions)
 
 
 def _blank_draft_input(worker: Any, next_token_ids: torch.Tensor) -> EagleDraftInput:

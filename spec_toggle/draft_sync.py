@@ -30,8 +30,6 @@ class DraftSync:
         del batch, is_plain
         return contextlib.nullcontext()
 
-    def before_plain_step(self) -> None: ...
-
     def after_plain_step(self, batch: Any, result: Any, slots: torch.Tensor) -> None:
         """``result`` is the plain step's; its next draft input may be completed here.
 
@@ -40,9 +38,6 @@ class DraftSync:
 
     def before_round(self, batch: Any) -> None:
         """Make ``batch.spec_info`` a draft input that upstream's round can start from."""
-
-    def rows_freed(self) -> None:
-        """Requests have left: their KV may be in the prefix cache, or be given to others."""
 
     def idle(self) -> None: ...
 

@@ -92,13 +92,6 @@ TOGGLE_HOOKS = (
         "an idle server speculates again at once",
     ),
     Hook(
-        "sglang.srt.mem_cache.memory_pool.ReqToTokenPool.free_rows",
-        "BEFORE",
-        adapters.free_rows,
-        "a request that left may have put its KV into the prefix cache",
-        ("indices",),
-    ),
-    Hook(
         f"{SCHEDULER}.set_internal_state",
         "AROUND",
         steering_hooks.set_internal_state,

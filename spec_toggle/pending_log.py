@@ -29,23 +29,38 @@ class PendingLog:
     Every plain step takes in all running requests but those that are about to end, so an entry is
     a row of a step and need not move when batches merge or shrink; memory is bounded by tokens, not
     by requests times a window. All bookkeeping is on the host and depends on the batches alone.
+
+    A request may end, and its KV slots may be another's, before its entries are written: an entry
+    counts only until a newer one names its slot.
     """
 
     def __init__(
-        self, capacity: int, max_requests: int, width: int, dtype: torch.dtype, device: str
+        self,
+        capacity: int,
+        max_requests: int,
+        max_slots: int,
+        width: int,
+        dtype: torch.dtype,
+        device: str,
     ) -> None:
-        """``capacity``: entries; ``width``: of a hidden state, in elements of ``dtype``."""
+        """``capacity``: entries; ``width``: of a hidden state, in elements of ``dtype``.
+
+        ``max_slots``: KV slots of the draft's pool; slot 0 is nobody's.
+        """
         self.capacity = capacity
         # Zeros: rows of requests without an entry are gathered too, and must be finite.
         self._hidden = torch.zeros((capacity, width), dtype=dtype, device=device)
         self._fields = torch.zeros((3, capacity), dtype=torch.int64, device=device)
+        self._order = torch.arange(capacity, device=device)
+        self._last_writer = torch.full((max_slots,), NONE, dtype=torch.int64, device=device)
         self._newest = torch.full((max_requests,), NONE, dtype=torch.int64)
         self._used = 0
         self._synced = 0
 
     @property
     def nbytes(self) -> int:
-        return int(self._hidden.nbytes + self._fields.nbytes)
+        parts = (self._hidden, self._fields, self._order, self._last_writer)
+        return int(sum(part.nbytes for part in parts))
 
     @property
     def pending(self) -> int:
@@ -68,21 +83,32 @@ class PendingLog:
         if self.pending == 0:
             self._used = self._synced = 0
         self._newest.fill_(NONE)
-        self._append(rows, entries)
+        self.append(rows, entries, torch.arange(len(rows)))
+
+    def append(self, rows: torch.Tensor, entries: Entries, last: torch.Tensor) -> None:
+        """A prefill. ``last``: int64 [n] on the host, index of each row's last entry."""
+        self._append(entries)
+        self._newest[rows] = self._used - len(entries.tokens) + last
 
     def append_synced(self, rows: torch.Tensor, entries: Entries) -> None:
-        """The last positions of a prefill whose draft KV is written already."""
-        nothing_pending = self.pending == 0
-        self._append(rows, entries)
-        if nothing_pending:
-            self._synced = self._used
+        """The last positions of a prefill whose draft KV is written already; none is pending."""
+        assert self.pending == 0
+        self.append(rows, entries, torch.arange(len(rows)))
+        self._synced = self._used
 
     def take_pending(self) -> Entries:
-        """The pending entries, as views. They count as synced from now on."""
+        """The pending entries, as views but the slots. They count as synced from now on.
+
+        An entry whose slot has a newer one goes to slot 0.
+        """
         part = slice(self._synced, self._used)
         self._synced = self._used
         tokens, slots, positions = self._fields[:, part]
-        return Entries(self._hidden[part], tokens, slots, positions)
+        order = self._order[part]
+        self._last_writer.scatter_reduce_(0, slots, order, "amax")
+        is_last = self._last_writer[slots] == order
+        self._last_writer[slots] = NONE
+        return Entries(self._hidden[part], tokens, slots * is_last, positions)
 
     def newest(self, rows: torch.Tensor) -> torch.Tensor:
         """Index of each request's newest entry, or NONE; int64 [n] on the host, like ``rows``."""
@@ -118,11 +144,10 @@ class PendingLog:
         assert torch.equal(positions, lengths - 1), (positions, lengths)
         assert torch.equal(slots, table[rows, positions].long()), (slots, rows, positions)
 
-    def _append(self, rows: torch.Tensor, entries: Entries) -> None:
-        count = len(rows)
+    def _append(self, entries: Entries) -> None:
+        count = len(entries.tokens)
         assert self.has_room(count), (self._used, count, self.capacity)
         part = slice(self._used, self._used + count)
         self._hidden[part] = entries.hidden
         torch.stack(entries[1:], out=self._fields[:, part])
-        self._newest[rows] = torch.arange(part.start, part.stop)
         self._used += count

@@ -109,7 +109,6 @@ class DynamicSpecWorker:
         if self._next_sync is not None:
             self._hand_over(batch, self._next_sync, is_plain)
         if is_plain:
-            self.draft_sync.before_plain_step()
             result, slots = self._plain_step.run(batch, on_publish, grammar_barrier)
             self.draft_sync.after_plain_step(batch, result, slots)
             if self.controller.telemetry is not None:

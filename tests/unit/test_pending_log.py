@@ -20,7 +20,9 @@ def rows(*indices: int) -> torch.Tensor:
 
 @pytest.fixture
 def log() -> PendingLog:
-    return PendingLog(capacity=8, max_requests=6, width=2, dtype=torch.float32, device="cpu")
+    return PendingLog(
+        capacity=8, max_requests=6, max_slots=300, width=2, dtype=torch.float32, device="cpu"
+    )
 
 
 def test_pending_entries_come_back_once_and_in_order(log: PendingLog) -> None:
@@ -44,14 +46,29 @@ def test_newest_entries_outlive_their_writing_until_the_next_step(log: PendingLo
     assert log.newest(rows(1, 2)).tolist() == [NONE, 0]  # the step starts the log anew
 
 
-def test_a_prefill_that_is_synced_does_not_hide_what_is_pending(log: PendingLog) -> None:
+def test_a_prefill_is_pending_and_its_last_position_is_newest(log: PendingLog) -> None:
     log.append_step(rows(1), entries(10))
-    log.append_synced(rows(3), entries(5))
-    assert log.pending == 2  # rewriting the second one is harmless
+    log.append(rows(3, 4), entries(5, 6, 7), last=torch.tensor([1, 2]))
+    assert log.pending == 4
+    assert log.newest(rows(1, 3, 4)).tolist() == [0, 2, 3]
+    assert log.take_pending().positions.tolist() == [10, 5, 6, 7]
+
+
+def test_a_prefill_that_is_synced_is_not_pending(log: PendingLog) -> None:
+    log.append_step(rows(1), entries(10))
     log.take_pending()
     log.append_synced(rows(4), entries(6))
     assert log.pending == 0
-    assert (log.newest(rows(1, 3, 4, 5)) != NONE).tolist() == [True, True, True, False]
+    assert (log.newest(rows(1, 4, 5)) != NONE).tolist() == [True, True, False]
+
+
+def test_an_entry_gives_way_to_a_newer_one_of_its_slot(log: PendingLog) -> None:
+    log.append_step(rows(1, 2), entries(10, 20))
+    log.append(rows(3), entries(10, 30), last=torch.tensor([1]))  # the slot of row 1, given away
+    log.append_step(rows(2, 3), entries(10, 31))
+    assert log.take_pending().slots.tolist() == [0, 220, 0, 230, 210, 231]
+    log.append_step(rows(2), entries(10))
+    assert log.take_pending().slots.tolist() == [210]
 
 
 def test_room_is_bounded_and_said(log: PendingLog) -> None:
