@@ -43,9 +43,10 @@ $(METADATA): pyproject.toml $(STAMP)
 demo: venv
 	$(PY) -m spec_toggle.demo
 
-# No GPU: these run on the reference CPU engine, on a GPU machine too.
+# No GPU: these run on the reference CPU engine, on a GPU machine too. Each worker takes about 4 GB.
+WORKERS ?= 2
 test: venv
-	CUDA_VISIBLE_DEVICES= $(PY) -m pytest
+	CUDA_VISIBLE_DEVICES= $(PY) -m pytest --numprocesses $(WORKERS) --dist loadfile
 
 test-gpu: venv
 	$(PY) -m pytest tests/gpu tests/engine/test_sampling.py

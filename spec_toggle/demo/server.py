@@ -20,7 +20,8 @@ CPU_ENGINE = (
     *("--device", "cpu", "--attention-backend", "intel_amx", "--sampling-backend", "pytorch"),
     *("--dtype", "float32", "--max-total-tokens", "16384", "--max-running-requests", "16"),
     *("--mem-fraction-static", "0.5", "--random-seed", "0", "--enable-metrics"),
-    *("--decode-log-interval", "10"),
+    # An idle scheduler would keep a core busy.
+    *("--decode-log-interval", "10", "--sleep-on-idle"),
 )
 
 

@@ -1,6 +1,6 @@
 """Two tensor-parallel ranks, two processes over gloo: each decides for itself, and all alike.
 
-Ranks that disagree on a mode hang in a collective. The servers here also compare, before every
+Ranks that disagree on a mode hang in a collective. The server here also compares, before every
 iteration, all that the ranks decide from (SPEC_TOGGLE_CHECK), so that a difference is an error
 that says what it is; a hang would end by the limits of these tests.
 """
@@ -11,8 +11,9 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from itertools import cycle
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import requests
@@ -25,7 +26,7 @@ from tests.engine.test_http import RUNNING, body, metrics, post, wait_for
 from tests.engine.test_operation_http import samples
 
 # A test that hangs fails; the start of the servers has limits of its own.
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180, func_only=True)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400, func_only=True)]
 
 # Long drafts cost so much at a large batch that `auto` knows it before it has measured.
 SPECULATION = [
@@ -34,7 +35,7 @@ SPECULATION = [
     *("--enable-dynamic-spec", "--dynamic-spec-policy", "auto", "--dynamic-spec-dwell", "2"),
 ]
 # Fewer slots than the crowd comes to need, and admission that does not think of that.
-POOL = ["--max-total-tokens", "4600", "--max-running-requests", "128"]
+POOL = ["--max-total-tokens", "3000", "--max-running-requests", "128"]
 ENVIRONMENT = {"SPEC_TOGGLE_CHECK": "1", "SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION": "1"}
 TP = ["--tp-size", "2"]
 PROMPTS = held_out_prompts(10, 29)
@@ -42,36 +43,33 @@ CROWD, LONGEST = 100, 120
 SWITCH = "SPEC -> PLAIN|PLAIN -> SPEC"
 
 
-class Servers(NamedTuple):
-    toggle: Server
-    reference: Server
-
-
-@pytest.fixture(scope="module")
-def servers() -> Iterator[Servers]:
-    pair = build_tiny_pair()
-    draft = ["--speculative-draft-model-path", str(pair.draft)]
-    started: list[Server] = []
+@contextmanager
+def serving(name: str, arguments: list[str]) -> Iterator[Server]:
+    started = Server(name, build_tiny_pair().target, [*TP, *arguments])
     try:
-        with pytest.MonkeyPatch.context() as patch:
-            for name, value in ENVIRONMENT.items():
-                patch.setenv(name, value)
-            started.append(Server("tp", pair.target, [*TP, *POOL, *SPECULATION, *draft]))
-        started.append(Server("tp-reference", pair.target, TP))
-        for server in started:
-            wait_for(server.is_ready, f"{server.name} to start", limit_s=600)
-        yield Servers(*started)
+        wait_for(started.is_ready, f"{name} to start", limit_s=600)
+        yield started
     finally:
-        for server in started:
-            server.stop()
+        started.stop()
 
 
 @pytest.fixture(scope="module")
-def expected(servers: Servers) -> list[list[int]]:
+def expected() -> list[list[int]]:
     """Greedy tokens of each prompt, on two ranks without speculation."""
-    answers = generate(servers.reference, PROMPTS, [LONGEST] * len(PROMPTS))
-    servers.reference.stop()
+    with serving("tp-reference", []) as reference:
+        answers = generate(reference, PROMPTS, [LONGEST] * len(PROMPTS))
     return [answer["output_ids"] for answer in answers]
+
+
+@pytest.fixture(scope="module")
+def server(expected: list[list[int]]) -> Iterator[Server]:
+    """After the reference: each needs the machine for itself to start."""
+    draft = ["--speculative-draft-model-path", str(build_tiny_pair().draft)]
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in ENVIRONMENT.items():
+            patch.setenv(name, value)
+        with serving("tp", [*POOL, *SPECULATION, *draft]) as started:
+            yield started
 
 
 def generate(
@@ -80,7 +78,7 @@ def generate(
     """All in one call, so that they come at once."""
     bodies = [body(*job, **sampling) for job in zip(prompts, lengths, strict=True)]
     batch = {key: [each[key] for each in bodies] for key in bodies[0]}
-    response = requests.post(f"{server.url}/generate", json=batch, timeout=90)
+    response = requests.post(f"{server.url}/generate", json=batch, timeout=300)
     assert response.status_code == 200, response.text
     return response.json()
 
@@ -102,12 +100,12 @@ def check_idle(server: Server) -> None:
     post(server, "flush_cache")
 
 
-def test_the_first_rank_alone_reports(servers: Servers, expected: list[list[int]]) -> None:
+def test_the_first_rank_alone_reports(server: Server, expected: list[list[int]]) -> None:
     """``samples`` fails for a series of another rank, or of more than one.
 
     The first test, because the log leaves out switches after ten in a minute.
     """
-    server, operator, count = servers.toggle, Endpoint(servers.toggle.url), 4
+    operator, count = Endpoint(server.url), 4
     log_before = len(server.log())
     operator.steer({"force": "plain", "seconds": 60})
     for _ in ("plain", "spec"):
@@ -120,9 +118,8 @@ def test_the_first_rank_alone_reports(servers: Servers, expected: list[list[int]
 
 
 def test_auto_switches_by_load_while_requests_are_retracted(
-    servers: Servers, expected: list[list[int]]
+    server: Server, expected: list[list[int]]
 ) -> None:
-    server = servers.toggle
     before, log_before = samples(server), len(server.log())
     prompts = [PROMPTS[i % len(PROMPTS)] for i in range(CROWD)]
     lengths = [20 + i % 41 for i in range(CROWD - 2)] + [LONGEST] * 2
@@ -139,8 +136,8 @@ def test_auto_switches_by_load_while_requests_are_retracted(
     check_idle(server)
 
 
-def test_forced_switches_under_load(servers: Servers, expected: list[list[int]]) -> None:
-    server, count = servers.toggle, 4
+def test_forced_switches_under_load(server: Server, expected: list[list[int]]) -> None:
+    count = 4
     before = samples(server)
     with ThreadPoolExecutor(2) as pool:
         greedy = pool.submit(generate, server, PROMPTS[:count], [LONGEST] * count)
@@ -156,10 +153,8 @@ def test_forced_switches_under_load(servers: Servers, expected: list[list[int]])
     check_idle(server)
 
 
-def test_clients_that_disconnect_during_switches(
-    servers: Servers, expected: list[list[int]]
-) -> None:
-    server, url = servers.toggle, f"{servers.toggle.url}/generate"
+def test_clients_that_disconnect_during_switches(server: Server, expected: list[list[int]]) -> None:
+    url = f"{server.url}/generate"
     streams = [
         requests.post(url, json={**body(p, 1500), "stream": True}, stream=True, timeout=60)
         for p in PROMPTS[4:]
@@ -180,10 +175,8 @@ def test_clients_that_disconnect_during_switches(
 
 
 def test_costs_that_the_first_rank_has_timed_reach_both(
-    servers: Servers, expected: list[list[int]]
+    server: Server, expected: list[list[int]]
 ) -> None:
-    server = servers.toggle
-
     def iterations() -> float:
         found = samples(server)
         return sum(found[f"iterations_total{{mode={mode}}}"] for mode in ("spec", "plain"))
@@ -193,8 +186,8 @@ def test_costs_that_the_first_rank_has_timed_reach_both(
         assert [answer["output_ids"] for answer in answers] == expected[:2]
 
 
-def test_nothing_went_wrong_and_nothing_is_untested(servers: Servers) -> None:
-    log = servers.toggle.log()
+def test_nothing_went_wrong_and_nothing_is_untested(server: Server) -> None:
+    log = server.log()
     assert "tensor-parallel ranks differ" not in log and "Traceback" not in log
     assert len(re.findall(r" TP[01]\] Dynamic speculation is on", log)) == 2
     assert "UNTESTED" not in log
