@@ -41,14 +41,12 @@ def main(argv: list[str] | None = None) -> int:
         if shared is not None and not is_shared:
             shared.close()
             shared = None
-        server = shared or SteppedServer(
-            models,
-            "none" if arm == "none" else chosen.spec,
-            chosen.attention,
-            chosen.largest,
-            tokens,
-            is_adaptive=arm == "adaptive",
-        )
+        spec = "none" if arm == "none" else chosen.spec
+        shape = (models, spec, chosen.attention, chosen.largest, tokens)
+        if arm == "adaptive":  # upstream's own, in the toggle's place
+            server = SteppedServer(*shape, sync=None, speculative_adaptive=True)
+        else:
+            server = shared or SteppedServer(*shape)
         results[arm] = {name: _serve(server, arm, name, chosen) for name in chosen.traces}
         if is_shared:
             shared = server

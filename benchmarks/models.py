@@ -37,7 +37,7 @@ _SHAPES: dict[str, dict[str, Any]] = {
         "num_attention_heads": 32,
         "num_key_value_heads": 8,
         "num_hidden_layers": 32,
-        "max_position_embeddings": 8192,
+        "max_position_embeddings": 16384,
         "rope_theta": 500000.0,
         "vocab_size": 128256,
         "draft_vocab_size": 32000,

@@ -147,6 +147,8 @@ def save_json(
 ) -> Path:
     """Write ``<benchmark>-<sglang>-<gpu>-<attention>-<shape>-<accept>.json`` below ``folder``."""
     accept = provenance["simulated_accept"] or "real"
+    if isinstance(accept, list):
+        accept = "-".join(f"{length:g}" for length in accept)
     gpu, attention = gpu_slug(provenance["gpu"]), provenance["attention_backend"]
     name = f"{benchmark}-{provenance['sglang']}-{gpu}-{attention}-{shape}-{accept}.json"
     document = {"benchmark": benchmark, "schema": schema, "provenance": provenance, "arms": arms}

@@ -200,11 +200,7 @@ class StepEngine:
             now = iteration if clock is None else clock(iteration)
             for index in [i for i in waiting if requests[i].arrival <= now]:
                 waiting.remove(index)
-                tokenized = self._tokenized(requests[index])
-                scheduler.process_input_requests([tokenized])
-                # A request with a grammar waits for its compilation in a queue of its own.
-                queues = (*scheduler.grammar_manager.grammar_queue, *scheduler.waiting_queue)
-                reqs[index] = next(req for req in queues if req.rid == tokenized.rid)
+                reqs[index] = self.submit(requests[index])
             for index, request in enumerate(requests):
                 if request.abort_at == iteration and reqs[index] is not None:
                     self.abort(reqs[index].rid)
@@ -222,6 +218,14 @@ class StepEngine:
         scheduler.ingest_requests = ingest
         scheduler.run_event_loop()
         return [Outcome(list(req.output_ids_through_stop), req) for req in reqs]
+
+    def submit(self, request: Request) -> Any:
+        """Queue ``request``; the scheduler's own object for it."""
+        scheduler, tokenized = self.scheduler, self._tokenized(request)
+        scheduler.process_input_requests([tokenized])
+        # A request with a grammar waits for its compilation in a queue of its own.
+        queues = (*scheduler.grammar_manager.grammar_queue, *scheduler.waiting_queue)
+        return next(req for req in queues if req.rid == tokenized.rid)
 
     def abort(self, rid: str) -> None:
         from sglang.srt.managers.io_struct import AbortReq

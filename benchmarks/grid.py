@@ -1,0 +1,192 @@
+"""``python3 -m benchmarks.grid``: output tokens/s over concurrency, accept length and context.
+
+Steps the real scheduler in this process, under a load that keeps a fixed number of requests in it,
+so that one start serves the whole grid of an arm. What HTTP and tokenizers cost is left out; it is
+the same for every arm (``benchmarks.envelope`` has it in).
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from benchmarks.models import ModelPair
+from benchmarks.results import save_json
+from benchmarks.steady_load import Prompts, SteadyLoad
+from benchmarks.stepped_options import add_engine_options, engine_provenance, prepare_engine
+from benchmarks.stepping import SteppedServer, change_simulated_accept
+
+WITHOUT = ("none", "none_again")
+# These share an engine, the toggle's. ``spec`` and the ``plain_*`` never switch.
+TOGGLE = ("auto", "threshold", "spec", "plain_deferred", "plain_off", "plain_eager")
+ARMS = ("none", "static", *TOGGLE, "none_again")
+DEFAULT_ARMS = "none,static,auto,plain_deferred,plain_off,none_again"
+WITH_ROUNDS = ("static", "auto", "threshold", "spec")
+LONG, DOCUMENTS, OWN = 1024, 8, 32
+ANY = "any"
+SCHEMA = (
+    "arms.<arm>.<context>.<accept>.<concurrency>: output_tok_s in the window; accept_len: tokens "
+    "per round; plain_share: of decode iterations; switches; ratio: output_tok_s over the better "
+    f"of static at this accept length and the mean of none and none_again. accept {ANY!r}: the arm "
+    f"makes no rounds. context: prompt tokens; of a prompt of {LONG} or more all but {OWN} are one "
+    f"of {DOCUMENTS} documents that the prefix cache holds."
+)
+
+
+def main(argv: list[str] | None = None) -> int:
+    chosen = _parser().parse_args(argv)
+    wanted = chosen.arms.split(",")
+    unknown = sorted(set(wanted) - set(ARMS))
+    if unknown:
+        print(f"grid: error: unknown arm {unknown[0]!r}; known: {', '.join(ARMS)}", file=sys.stderr)
+        return 2
+    chosen.accept = chosen.accepts[0]
+    models = prepare_engine(chosen)
+    arms: dict[str, Any] = {}
+    for arm, server in _servers(wanted, models, chosen):
+        arms[arm] = _measure(arm, server, chosen)
+        _add_ratios(arms)
+        path = _save(chosen, models, arms)  # after every arm: a run that is cut short keeps them
+    _print_table(arms)
+    print(f"results: {path}")
+    return 0
+
+
+def _servers(
+    wanted: list[str], models: ModelPair, chosen: argparse.Namespace
+) -> Iterator[tuple[str, SteppedServer]]:
+    """Every arm with its engine; arms of the toggle that follow each other share one."""
+    server, kind = None, ""
+    for arm in wanted:
+        needed = "toggle" if arm in TOGGLE else arm
+        if server is None or kind != needed:
+            if server is not None:
+                server.close()
+            server, kind = _server(needed, models, chosen), needed
+        yield arm, server
+    if server is not None:
+        server.close()
+
+
+def _server(kind: str, models: ModelPair, chosen: argparse.Namespace) -> SteppedServer:
+    largest = max(chosen.levels)
+    own = max([context for context in chosen.contexts if context < LONG], default=OWN)
+    shared = sum(DOCUMENTS * context for context in chosen.contexts if context >= LONG)
+    tokens = own + chosen.output_len + shared // largest
+    shape = (models, "none" if kind in WITHOUT else chosen.spec, chosen.attention, largest, tokens)
+    if kind != "toggle":
+        return SteppedServer(*shape, sync=None)
+    return SteppedServer(*shape, sync="deferred", dynamic_spec_policy="auto")
+
+
+def _measure(arm: str, server: SteppedServer, chosen: argparse.Namespace) -> dict[str, Any]:
+    """The cells of one arm, by context, accept length and concurrency."""
+    if arm in TOGGLE:
+        _set_policy(arm, server, chosen.threshold)
+    settle_s = 1.5 if arm == "auto" else 0.5  # auto learns from what it sees
+    cells: dict[str, Any] = {}
+    for context in chosen.contexts:
+        documents = DOCUMENTS if context >= LONG else 0
+        prompts = Prompts(server.vocab_size, context, chosen.output_len, documents, OWN)
+        server.engine.flush()
+        server.engine.run([*prompts.warm_up(), *prompts.initial(1)])
+        levels = chosen.long_levels if documents else chosen.levels
+        for accept in chosen.accepts if arm in WITH_ROUNDS else (None,):
+            if accept is not None:
+                change_simulated_accept(accept)
+            found = {}
+            for level in levels:
+                load = SteadyLoad(server.engine, prompts, level)
+                found[str(level)] = load.measure(settle_s, chosen.seconds).summary()
+            key = ANY if accept is None else f"{accept:g}"
+            cells.setdefault(str(context), {})[key] = found
+            rates = "  ".join(f"{n}: {cell['output_tok_s']:.0f}" for n, cell in found.items())
+            print(f"{arm} context {context} accept {key}  {rates}", flush=True)
+    return cells
+
+
+def _set_policy(arm: str, server: SteppedServer, threshold: int) -> None:
+    from spec_toggle.policy import ThresholdPolicy
+    from tests.engine.harness import ScriptedPolicy
+
+    kind = arm.removeprefix("plain_") if arm.startswith("plain_") else "deferred"
+    server.use_sync(kind, 4096)
+    controller = server.engine.toggle.controller
+    if arm == "auto":
+        controller.policy = server.launched_policy
+    elif arm == "threshold":
+        controller.policy = ThresholdPolicy(threshold, threshold - threshold // 8, 16)
+    else:
+        controller.policy = ScriptedPolicy(lambda _: arm != "spec")
+
+
+def _add_ratios(arms: dict[str, Any]) -> None:
+    """Where there is something to compare with."""
+    for arm, contexts in arms.items():
+        for context, accepts in contexts.items():
+            for accept, levels in accepts.items():
+                for level, cell in levels.items():
+                    rivals = _rivals(arms, context, accept, level)
+                    if arm not in WITHOUT and rivals:
+                        cell["ratio"] = cell["output_tok_s"] / max(rivals)
+
+
+def _rivals(arms: dict[str, Any], context: str, accept: str, level: str) -> list[float]:
+    """Output tokens/s without speculation and of static speculation, as far as measured."""
+
+    def rate(arm: str, key: str) -> list[float]:
+        cell = arms.get(arm, {}).get(context, {}).get(key, {}).get(level)
+        return [] if cell is None else [cell["output_tok_s"]]
+
+    without = [value for arm in WITHOUT for value in rate(arm, ANY)]
+    return [*([statistics.fmean(without)] if without else []), *rate("static", accept)]
+
+
+def _print_table(arms: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("arm", "context", "accept", "concurrency: tokens/s (over the better; plain)")
+    for arm, contexts in arms.items():
+        for context, accepts in contexts.items():
+            for accept, levels in accepts.items():
+                table.add_row(arm, context, accept, "  ".join(map(_text, levels.items())))
+    Console(width=180).print(table)
+
+
+def _text(item: tuple[str, dict[str, Any]]) -> str:
+    level, cell = item
+    ratio = f" ({cell['ratio']:.3f})" if "ratio" in cell else ""
+    plain = "" if cell["plain_share"] is None else f" {100 * cell['plain_share']:.0f}%"
+    return f"{level}: {cell['output_tok_s']:.0f}{ratio}{plain}"
+
+
+def _save(chosen: argparse.Namespace, models: ModelPair, arms: dict[str, Any]) -> Any:
+    provenance = engine_provenance(
+        "benchmarks.grid", chosen, models, output_len=chosen.output_len, window_s=chosen.seconds
+    )
+    provenance["simulated_accept"] = chosen.accepts
+    name = f"{models.label}-{chosen.spec}"
+    return save_json(chosen.out, "grid", provenance, name, SCHEMA, arms)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__)
+    add = parser.add_argument
+    add("--arms", default=DEFAULT_ARMS, help=f"of {', '.join(ARMS)}")
+    add("--levels", type=int, nargs="+", default=[1, 4, 16, 32, 64, 128, 256], help="concurrency")
+    add("--contexts", type=int, nargs="+", default=[256, 8192 - 32], help="prompt tokens")
+    add("--long-levels", type=int, nargs="+", default=[1, 4, 16, 32, 64, 128, 256])
+    add("--accepts", type=float, nargs="+", default=[1.6, 2.6, 3.4], help="simulated lengths")
+    add("--output-len", type=int, default=256)
+    add("--threshold", type=int, default=24, help="of the arm threshold")
+    add("--seconds", type=float, default=3.0, help="measured time of a cell")
+    add_engine_options(parser)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
