@@ -6,7 +6,8 @@ Steps the real scheduler in this process, so an iteration is timed without HTTP 
   batches;
 - ``switch``: the longest gap between two iterations around a switch, against normal ones;
 - ``resume``: accept length over the tokens after a resume, against a run that was never off (needs
-  a draft that was trained: ``--pair``, or ``--model`` and ``--draft`` with ``--accept 0``).
+  a draft that was trained: ``--pair``, or ``--model`` and ``--draft`` with ``--accept 0``);
+- ``layout``: the log of ``deferred`` with raw hidden states against the draft's projection of them.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from benchmarks import log_layout
 from benchmarks.models import ModelPair
 from benchmarks.results import save_json
 from benchmarks.stepped_options import add_engine_options, engine_provenance, prepare_engine
@@ -60,6 +62,8 @@ def main(argv: list[str] | None = None) -> int:
         if "resume" in parts:
             arm["resume"] = _resume(server, kind, int(tokens or 1024), chosen, is_off=True)
         print(f"measured {name}", flush=True)
+    if "layout" in parts:
+        arms["layout"] = _layout(server, batches)
     server.close()
     if "tax" in parts:
         again = SteppedServer(models, "none", chosen.attention, largest, longest)
@@ -69,6 +73,16 @@ def main(argv: list[str] | None = None) -> int:
     _print_table(arms)
     _save(chosen, models, arms)
     return 0
+
+
+def _layout(server: SteppedServer, batches: list[int]) -> dict[str, Any]:
+    server.engine.flush()
+    tokens = min(4096, server.engine.config.max_total_tokens)
+    found = log_layout.compare(server.engine.scheduler.model_worker, batches, tokens)
+    for layout, measured in found.items():
+        costs = (f"{n}: {us:.3f} us" for n, us in measured["us_per_token"].items())
+        print(f"log {layout}, per token at batch {'  '.join(costs)}", flush=True)
+    return found
 
 
 def _longest_output(chosen: argparse.Namespace, parts: list[str]) -> int:
@@ -189,6 +203,8 @@ def _print_table(arms: dict[str, Any]) -> None:
 
     table = Table("sync", "plain step / no speculation", "switch p50, p99", "accept / never off")
     for name, arm in arms.items():
+        if name == "layout":
+            continue
         tax = (f"{size}: {found['ratio']:.3f}" for size, found in arm.get("tax", {}).items())
         gaps = (
             f"{way}: {arm['switch'][way]['p50']:.2f}, {arm['switch'][way]['p99']:.2f}"
@@ -204,8 +220,9 @@ def _print_table(arms: dict[str, Any]) -> None:
 
 def _save(chosen: argparse.Namespace, models: ModelPair, arms: dict[str, Any]) -> None:
     provenance = engine_provenance("benchmarks.draft_sync", chosen, models)
+    schema = f"{SCHEMA} {log_layout.SCHEMA}" if "layout" in arms else SCHEMA
     path = save_json(
-        chosen.out, "draft-sync", provenance, f"{models.label}-{chosen.spec}", SCHEMA, arms
+        chosen.out, "draft-sync", provenance, f"{models.label}-{chosen.spec}", schema, arms
     )
     print(f"results: {path}")
 
@@ -213,7 +230,7 @@ def _save(chosen: argparse.Namespace, models: ModelPair, arms: dict[str, Any]) -
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__)
     add = parser.add_argument
-    add("--parts", default="tax,switch", help="of tax, switch, resume")
+    add("--parts", default="tax,switch", help="of tax, switch, resume, layout")
     add("--syncs", default=",".join(SYNCS), help="NAME or deferred-TOKENS")
     add("--batches", default="64,128,256")
     add("--profile", type=int, nargs="*", default=[], metavar="BATCH", help="kernels at BATCH")
