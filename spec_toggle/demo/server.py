@@ -1,4 +1,4 @@
-"""A real SGLang HTTP server on the reference CPU engine, in a process group of its own."""
+"""A real SGLang HTTP server, on the reference CPU engine, in a process group of its own."""
 
 from __future__ import annotations
 
@@ -13,15 +13,30 @@ import urllib.request
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 HOST = "127.0.0.1"
 STOP_TIMEOUT_S = 15.0
-CPU_ENGINE = (
-    *("--device", "cpu", "--attention-backend", "intel_amx", "--sampling-backend", "pytorch"),
-    *("--dtype", "float32", "--max-total-tokens", "16384", "--max-running-requests", "16"),
-    *("--mem-fraction-static", "0.5", "--random-seed", "0", "--enable-metrics"),
-    # An idle scheduler would keep a core busy.
-    *("--decode-log-interval", "10", "--sleep-on-idle"),
+
+
+class Engine(NamedTuple):
+    """How a server is run: a module that starts ``sglang`` (none: itself), flags, environment."""
+
+    launcher: tuple[str, ...]
+    flags: tuple[str, ...]
+    environment: dict[str, str]
+
+
+CPU = Engine(
+    launcher=("-m", "spec_toggle.reference.launch"),
+    flags=(
+        *("--device", "cpu", "--attention-backend", "intel_amx", "--sampling-backend", "pytorch"),
+        *("--dtype", "float32", "--max-total-tokens", "16384", "--max-running-requests", "16"),
+        *("--mem-fraction-static", "0.5", "--random-seed", "0", "--enable-metrics"),
+        # An idle scheduler would keep a core busy.
+        *("--decode-log-interval", "10", "--sleep-on-idle"),
+    ),
+    environment={"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
 )
 
 
@@ -55,14 +70,14 @@ def toggle_arguments(draft: Path, threshold: int, dwell: int) -> list[str]:
     ]
 
 
-def server_command(target: Path, arguments: Sequence[str]) -> list[str]:
+def server_command(target: Path, arguments: Sequence[str], engine: Engine = CPU) -> list[str]:
     sglang = Path(sys.executable).with_name("sglang")
-    launcher = [sys.executable, "-m", "spec_toggle.reference.launch"]
-    return [*launcher, str(sglang), "serve", str(target), *CPU_ENGINE, *arguments]
+    launcher = [sys.executable, *engine.launcher]
+    return [*launcher, str(sglang), "serve", str(target), *engine.flags, *arguments]
 
 
-def server_environment() -> dict[str, str]:
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+def server_environment(engine: Engine = CPU) -> dict[str, str]:
+    environment = {**os.environ, **engine.environment}
     # A configuration left by a server in this process is not for the new one.
     environment.pop("SPEC_TOGGLE_CONFIG", None)
     return environment
@@ -72,7 +87,12 @@ class Server:
     """Starts at once; use ``is_ready`` to wait, and ``stop`` in a ``finally``."""
 
     def __init__(
-        self, name: str, target: Path, arguments: Sequence[str] = (), port: int | None = None
+        self,
+        name: str,
+        target: Path,
+        arguments: Sequence[str] = (),
+        port: int | None = None,
+        engine: Engine = CPU,
     ) -> None:
         self.name = name
         self.port = free_port() if port is None else port
@@ -81,7 +101,8 @@ class Server:
             raise ServerError(f"port {self.port} is busy. Free it, or choose another with --port.")
         handle, path = tempfile.mkstemp(prefix=f"spec-toggle-{name}-", suffix=".log")
         self.log_path = Path(path)
-        command = server_command(target, [*arguments, "--host", HOST, "--port", str(self.port)])
+        where = ["--host", HOST, "--port", str(self.port)]
+        command = server_command(target, [*arguments, *where], engine)
         with os.fdopen(handle, "w") as log:
             # A session of its own: Ctrl-C reaches the demo only, which then stops the whole group.
             self._process = subprocess.Popen(
@@ -89,7 +110,7 @@ class Server:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env=server_environment(),
+                env=server_environment(engine),
                 start_new_session=True,
             )
 

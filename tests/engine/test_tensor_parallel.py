@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import requests
 
-from spec_toggle.demo.server import Server
+from spec_toggle.demo.server import CPU, Engine, Server
 from spec_toggle.endpoint import Endpoint
 from spec_toggle.live_costs import INTERVAL
 from spec_toggle.reference.tiny_pair import build_tiny_pair, held_out_prompts
@@ -44,8 +44,8 @@ SWITCH = "SPEC -> PLAIN|PLAIN -> SPEC"
 
 
 @contextmanager
-def serving(name: str, arguments: list[str]) -> Iterator[Server]:
-    started = Server(name, build_tiny_pair().target, [*TP, *arguments])
+def serving(name: str, arguments: list[str], engine: Engine = CPU) -> Iterator[Server]:
+    started = Server(name, build_tiny_pair().target, [*TP, *arguments], engine=engine)
     try:
         wait_for(started.is_ready, f"{name} to start", limit_s=600)
         yield started
