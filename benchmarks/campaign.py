@@ -1,0 +1,138 @@
+"""``python3 -m benchmarks.campaign STAGE ...``: the GPU tests and stored results, stage by stage.
+
+Every stage is a list of ordinary commands, each with a limit. A stage that fails does not stop the
+next; the last lines say what happened. Result files of a stage go to ``--out``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Stage(NamedTuple):
+    """``commands``: what follows ``python3 -m``; ``limit_s``: of each of them."""
+
+    question: str
+    limit_s: int
+    commands: tuple[str, ...]
+
+
+# Prefill graphs off: capturing them takes a minute per server, and every arm goes without them.
+_ENVELOPE = (
+    "benchmarks.envelope --threshold 24 --seconds 4 --parallel-starts 3 "
+    "--server-args='--cuda-graph-backend-prefill disabled'"
+)
+_OFF_ARMS = "--arms forced_plain_off,forced_plain_deferred,none_again --levels 64,128,256"
+_TENSOR_PARALLEL = "--server-args='--cuda-graph-backend-prefill disabled --tp-size 2'"
+
+STAGES = {
+    "tests": Stage(
+        "do the GPU tests pass", 420, ("pytest tests/gpu tests/engine/test_sampling.py -q",)
+    ),
+    "grid": Stage(
+        "auto against the better arm, accept 1.6, 2.6 and 3.4; the off tax with prefills",
+        590,
+        ("benchmarks.grid --contexts 256",),
+    ),
+    "grid-long": Stage(
+        "the same at 8k of context",
+        590,
+        ("benchmarks.grid --contexts 8160 --arms none,static,auto",),
+    ),
+    "grid-flashinfer": Stage(
+        "the same with flashinfer, which compiles its kernels at the first start",
+        590,
+        ("benchmarks.grid --contexts 256 --attention flashinfer --seconds 2",),
+    ),
+    "grid-tree": Stage(
+        "the same with a tree",
+        590,
+        ("benchmarks.grid --contexts 256 --spec tree --arms none,static,auto --accepts 2.6",),
+    ),
+    "burst": Stage(
+        "which arm serves load that changes best",
+        400,
+        ("benchmarks.burst --period 5 --seconds 20",),
+    ),
+    "envelope": Stage(
+        "the toggle against the better arm over HTTP",
+        590,
+        (f"{_ENVELOPE} --arms none,static,toggle --time-budget 560",),
+    ),
+    "off-tax": Stage(
+        "the toggle held in PLAIN against no speculation over HTTP",
+        400,
+        (f"{_ENVELOPE} {_OFF_ARMS} --time-budget 380",),
+    ),
+    "draft-sync": Stage(
+        "a plain step and a switch with each draft sync; layouts of the log",
+        590,
+        ("benchmarks.draft_sync --parts tax,switch,layout --steps 160",),
+    ),
+    "tensor-parallel": Stage(
+        "two GPUs: tests, then the toggle over HTTP",
+        590,
+        (
+            "pytest tests/gpu/test_tensor_parallel.py -q",
+            f"benchmarks.envelope --threshold 24 --seconds 4 --parallel-starts 3 "
+            f"{_TENSOR_PARALLEL} --arms none,static,toggle --time-budget 380",
+        ),
+    ),
+}
+
+
+def main(argv: list[str] | None = None) -> int:
+    chosen = _parser().parse_args(argv)
+    if chosen.list or not chosen.stages:
+        for name, stage in STAGES.items():
+            print(f"{name:16} {stage.question} (up to {len(stage.commands) * stage.limit_s} s)")
+        return 0
+    unknown = sorted(set(chosen.stages) - set(STAGES))
+    if unknown:
+        known = ", ".join(STAGES)
+        print(f"campaign: error: unknown stage {unknown[0]!r}; known: {known}", file=sys.stderr)
+        return 2
+    ended = [
+        (command, *_run(command, STAGES[name].limit_s, chosen.out))
+        for name in chosen.stages
+        for command in STAGES[name].commands
+    ]
+    for command, code, seconds in ended:
+        print(f"{'ok' if code == 0 else f'exit {code}':8} {seconds:4.0f} s  {command}")
+    return int(any(code != 0 for _, code, _ in ended))
+
+
+def _run(command: str, limit_s: int, out: Path | None) -> tuple[int, float]:
+    """Exit status (124: over the limit) and duration, s."""
+    words = [sys.executable, "-m", *shlex.split(command)]
+    if out is not None and command.startswith("benchmarks."):
+        words += ["--out", str(out)]
+    print(f"+ {shlex.join(words[1:])}", flush=True)
+    start = time.monotonic()
+    # SIGTERM, so that a benchmark stops its servers.
+    process = subprocess.Popen(words)
+    try:
+        code = process.wait(limit_s)
+    except subprocess.TimeoutExpired:
+        process.terminate()
+        process.wait()
+        code = 124
+    return code, time.monotonic() - start
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("stages", nargs="*", metavar="STAGE")
+    parser.add_argument("--list", action="store_true", help="what each stage asks")
+    parser.add_argument("--out", type=Path, help="instead of benchmarks/results")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
