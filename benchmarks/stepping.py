@@ -72,7 +72,7 @@ class SteppedServer:
         worker = self.engine.scheduler.model_worker
         sync = make_draft_sync(DynamicSpecConfig(draft_sync=kind, sync_tokens=sync_tokens), worker)
         toggle = DynamicSpecWorker(worker, before.controller, sync, before.graphs)
-        toggle.host_lengths = before.host_lengths
+        toggle.host_lengths, toggle.queue_length = before.host_lengths, before.queue_length
         worker._dynamic_spec = worker.req_to_token_pool._dynamic_spec = toggle
 
     def run(self, requests: Sequence[Request], script: Script | None) -> list[Any]:

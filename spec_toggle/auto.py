@@ -9,6 +9,7 @@ from typing import Any
 
 from spec_toggle import __version__, profile_store
 from spec_toggle.acceptance import AcceptEstimate
+from spec_toggle.compat.launch import resolved_settings
 from spec_toggle.config import DynamicSpecConfig
 from spec_toggle.cost import CostTable, prior_table
 from spec_toggle.live_costs import IterationTimer, LiveCosts, Observations
@@ -77,10 +78,14 @@ def profile(scheduler: Any, toggle: Any, config: DynamicSpecConfig) -> None:
 
 
 def _why_no_profile(scheduler: Any, config: DynamicSpecConfig) -> str:
+    from sglang.srt.managers.schedule_batch import ScheduleBatch
+
     if config.skip_profile:
         return "--dynamic-spec-skip-profile"
     if not scheduler.model_worker.device.startswith("cuda"):
         return "no GPU"
+    if hasattr(ScheduleBatch, "get_model_worker_batch"):
+        return "this release of SGLang"
     if scheduler.server_args.enable_unified_memory:
         # Its slots have no memory behind them until a request takes them.
         return "--enable-unified-memory"
@@ -110,10 +115,9 @@ def _measured_table(
 def profile_key(scheduler: Any, config: DynamicSpecConfig, axes: Any) -> dict[str, Any]:
     """Everything that the times depend on, by name."""
     import torch
-    from sglang.srt.arg_groups.overrides import resolving_view
     from sglang.version import __version__ as sglang_version
 
-    settings = resolving_view(scheduler.server_args)
+    settings = resolved_settings(scheduler.server_args)
     worker = scheduler.model_worker
     draft = worker.draft_worker.draft_runner.model_config
     is_gpu = worker.device.startswith("cuda")
