@@ -109,33 +109,18 @@ _FORWARDING = (
         "what the plain step and the draft sync reach",
         attributes=names(
             "target_worker req_to_token_pool device topk server_args draft_model_runner "
-            "draft_tp_context cuda_graph_runner_for_draft_extend eagle_use_aux_hidden_state"
+            "draft_tp_context eagle_use_aux_hidden_state"
         ),
     ),
     Requirement(
         f"{EAGLE_WORKER_V1}.forward_draft_extend",
-        "a prefill that plain steps follow leaves the draft input on the batch, as it does",
-        parameters=("batch", "hidden_states", "next_token_ids", "mm_input_embeds"),
-        contains=("batch.spec_info = EagleDraftInput(",),
-    ),
-    Requirement(
-        f"{EAGLE_WORKER_V1}.forward_draft_extend_after_decode",
-        "extends the draft by accepted tokens, and returns the next draft input",
-        parameters=("batch",),
+        "extends the draft by a prompt, or by one token of each request, and leaves the draft "
+        "input on the batch",
+        parameters=("batch", "hidden_states", "next_token_ids", "seq_lens_cpu", "mm_input_embeds"),
         contains=(
-            "draft_extend_input: EagleDraftExtendInput = batch.spec_info",
-            "topk_p=topk_p",
-            "return next_draft_input",
-        ),
-    ),
-    Requirement(
-        f"{SRT}.speculative.eagle_info.EagleDraftExtendInput.prepare_extend_after_decode",
-        "fields of the batch that a draft-extend without overlap rebinds",
-        contains=(
-            "batch.extend_lens = self.num_accept_tokens_cpu",
-            "batch.seq_lens_cpu = self.seq_lens_cpu",
-            "batch.req_pool_indices = self.req_pool_indices",
-            "batch.return_hidden_states = False",
+            "batch.spec_info = EagleDraftInput(",
+            "batch.spec_info.prepare_for_extend(batch)",
+            "self.capture_for_decode(logits_output, forward_batch.spec_info)",
         ),
     ),
     Requirement(

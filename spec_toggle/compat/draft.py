@@ -11,7 +11,8 @@ from sglang.srt.layers.moe.utils import (
     speculative_moe_a2a_backend_context,
     speculative_moe_backend_context,
 )
-from sglang.srt.speculative.eagle_info import EagleDraftExtendInput
+from sglang.srt.model_executor.forward_batch_info import ForwardMode
+from sglang.srt.speculative.eagle_info import EagleDraftInput
 
 from spec_toggle.compat import replaced
 
@@ -51,10 +52,7 @@ def draft_contexts(worker: Any) -> Iterator[None]:
 
 
 def extend_width(worker: Any) -> int:
-    """Tokens per request of the fastest draft-extend by one: those of a round where graphs are.
-
-    The worker without overlap of 0.5.12 has graphs for any number of accepted tokens.
-    """
+    """Tokens per request of the fastest draft-extend by one: those of a round where graphs are."""
     draft = draft_of(worker)
     if draft is worker or draft.cuda_graph_runner_for_draft_extend is None:
         return 1
@@ -70,7 +68,7 @@ def draft_extend(worker: Any, batch: Any, result: Any, width: int) -> None:
     """
     draft = draft_of(worker)
     if draft is worker:
-        _extend_accepted(worker, batch, result)
+        _extend_as_prompt(worker, batch, result)
         return
     widths = {"speculative_num_draft_tokens": width}
     if not hasattr(draft, "parallel_layout"):
@@ -80,22 +78,26 @@ def draft_extend(worker: Any, batch: Any, result: Any, width: int) -> None:
         draft._draft_extend_for_decode(batch, result)
 
 
-def _extend_accepted(worker: Any, batch: Any, result: Any) -> None:
-    """``draft_extend`` by the worker without overlap of 0.5.12: one accepted token per request."""
-    count, device = len(batch.reqs), batch.seq_lens.device
-    batch.spec_info = EagleDraftExtendInput(
-        hidden_states=result.logits_output.hidden_states,
-        input_ids=result.next_token_ids,
-        num_correct_drafts=torch.zeros(count, dtype=torch.int32, device=device),
-        num_accept_tokens=torch.ones(count, dtype=torch.int32, device=device),
-        num_accept_tokens_cpu=[1] * count,
-        seq_lens=batch.seq_lens + 1,
-        seq_lens_cpu=batch.seq_lens_cpu + 1,
-        req_pool_indices=batch.req_pool_indices,
-    )
-    state = worker.forward_draft_extend_after_decode(batch)
+def _extend_as_prompt(worker: Any, batch: Any, result: Any) -> None:
+    """``draft_extend`` by the worker without overlap of 0.5.12: as over a prompt of one new token.
+
+    Not as after its rounds. There triton attention takes the new tokens for a part of the prefix
+    too, so that the state would not be that after a prompt, which a draft sync may leave out; and
+    its graphs lay tokens out as if each request had accepted all drafts.
+    """
+    count, on_host = len(batch.reqs), batch.seq_lens_cpu
+    batch.input_ids = result.next_token_ids.to(torch.int64)
+    batch.forward_mode = ForwardMode.EXTEND
+    batch.extend_lens, batch.prefix_lens = [1] * count, on_host.tolist()
+    batch.extend_num_tokens = count
+    batch.seq_lens, batch.seq_lens_cpu = batch.seq_lens + 1, on_host + 1
+    batch.seq_lens_sum = int(batch.seq_lens_cpu.sum())
+    hidden = result.logits_output.hidden_states
+    # It shifts a prompt by one token, request by request; these are in their places.
+    with replaced(EagleDraftInput, prepare_for_extend=lambda state, batch: None):
+        worker.forward_draft_extend(batch, hidden, batch.input_ids, batch.seq_lens_cpu)
     for name in ("topk_p", "topk_index", "hidden_states"):
-        setattr(result.next_draft_input, name, getattr(state, name))
+        setattr(result.next_draft_input, name, getattr(batch.spec_info, name))
 
 
 def aux_width(worker: Any) -> int:
@@ -103,9 +105,9 @@ def aux_width(worker: Any) -> int:
     try:
         from sglang.srt.speculative.eagle_utils import get_draft_input_from_target_hidden_dim
     except ImportError:
-        from sglang.srt.speculative.eagle_info import EagleDraftExtendInput as ExtendInput
+        from sglang.srt.speculative.eagle_info import EagleDraftExtendInput
 
-        return int(ExtendInput.hidden_size_for(draft_of(worker)))
+        return int(EagleDraftExtendInput.hidden_size_for(draft_of(worker)))
     return int(get_draft_input_from_target_hidden_dim(draft_runner_of(worker)))
 
 
@@ -114,10 +116,10 @@ def state_spec(worker: Any) -> tuple[int, torch.dtype]:
     try:
         from sglang.srt.speculative.eagle_utils import get_draft_recurrent_hidden_state_spec
     except ImportError:
-        from sglang.srt.speculative.eagle_info import EagleDraftInput
+        from sglang.srt.speculative.eagle_info import EagleDraftInput as DraftInput
 
         draft = draft_of(worker)
-        return int(EagleDraftInput.hidden_size_for(draft)), EagleDraftInput.dtype_for(draft)
+        return int(DraftInput.hidden_size_for(draft)), DraftInput.dtype_for(draft)
     size, dtype = get_draft_recurrent_hidden_state_spec(draft_runner_of(worker))
     return int(size), dtype
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -28,6 +29,8 @@ def make_scheduler(server_args: Any) -> Any:
         )
         scheduler = Scheduler(server_args, PortArgs.init_new(server_args), **ranks, dp_rank=None)
         channels = scheduler
+        # Made when the loop starts, but asked for by a flush before that.
+        scheduler.result_queue = deque()
     else:
         from sglang.srt.runtime_context import SpawnRanks, publish
 
@@ -77,3 +80,8 @@ def draft_runner_of(worker: Any) -> Any:
 def reporter_of(scheduler: Any) -> Any:
     """What counts the rounds of a logging interval."""
     return getattr(scheduler, "metrics_reporter", scheduler)
+
+
+def updater_of(scheduler: Any) -> Any:
+    """What releases memory."""
+    return getattr(scheduler, "weight_updater", scheduler)

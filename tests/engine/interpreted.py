@@ -131,10 +131,14 @@ def _attend(
     scale: float,
     mask: torch.Tensor | None,
 ) -> torch.Tensor:
-    """q: [m, heads, size]; k, v: [n, kv heads, size]; mask: bool [m, n]."""
+    """q: [m, heads, size]; k, v: [n, kv heads, size]; mask: bool [m, n].
+
+    By sums, not by matrix products, whose rounding depends on m: a query's result must not depend
+    on its neighbours, as the tests compare the draft after one token with that after a prompt.
+    """
     groups = q.shape[1] // k.shape[1]
     k, v = (part.repeat_interleave(groups, dim=1).transpose(0, 1) for part in (k, v))
-    scores = (q.transpose(0, 1) @ k.transpose(1, 2)) * scale
+    scores = (q.unsqueeze(2) * k).sum(-1) * scale  # [m, heads, n]
     if mask is not None:
-        scores = scores.masked_fill(~mask, float("-inf"))
-    return (scores.softmax(-1) @ v).transpose(0, 1)
+        scores = scores.masked_fill(~mask.unsqueeze(1), float("-inf"))
+    return (scores.softmax(-1).unsqueeze(-1) * v).sum(2)
