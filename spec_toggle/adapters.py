@@ -13,6 +13,7 @@ from spec_toggle.accounting import ROUND_AGE, reporter_of
 from spec_toggle.compat.launch import (
     are_decode_graphs_disabled,
     declare,
+    older_release,
     resolved_settings,
     target_config,
 )
@@ -60,7 +61,7 @@ def check_server_args(result: None, server_args: Any) -> None:
             args.exit_with(error)
         raise
     os.environ[ENVIRONMENT] = config.to_json()
-    if beyond := untested(settings):
+    if beyond := untested(settings, older_release()):
         warn_untested("; ".join(beyond))
 
 

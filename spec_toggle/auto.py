@@ -9,7 +9,7 @@ from typing import Any
 
 from spec_toggle import __version__, profile_store
 from spec_toggle.acceptance import AcceptEstimate
-from spec_toggle.compat.launch import resolved_settings
+from spec_toggle.compat.launch import older_release, resolved_settings
 from spec_toggle.config import DynamicSpecConfig
 from spec_toggle.cost import CostTable, prior_table
 from spec_toggle.live_costs import IterationTimer, LiveCosts, Observations
@@ -78,14 +78,12 @@ def profile(scheduler: Any, toggle: Any, config: DynamicSpecConfig) -> None:
 
 
 def _why_no_profile(scheduler: Any, config: DynamicSpecConfig) -> str:
-    from sglang.srt.managers.schedule_batch import ScheduleBatch
-
     if config.skip_profile:
         return "--dynamic-spec-skip-profile"
     if not scheduler.model_worker.device.startswith("cuda"):
         return "no GPU"
-    if hasattr(ScheduleBatch, "get_model_worker_batch"):
-        return "this release of SGLang"
+    if release := older_release():
+        return f"SGLang {release}"
     if scheduler.server_args.enable_unified_memory:
         # Its slots have no memory behind them until a request takes them.
         return "--enable-unified-memory"

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from typing import Any
+
+from spec_toggle.contract import WORKER_BATCH
+from spec_toggle.source import installed_source
+
+
+def older_release() -> str | None:
+    """The installed release, where its scheduler makes a batch for the worker of each iteration."""
+    return version("sglang") if WORKER_BATCH.holds(installed_source()) else None
 
 
 def resolved_settings(server_args: Any) -> Any:
