@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from benchmarks.arms import ARMS, Setup, server_command
+from benchmarks.models import resolve_models
 from spec_toggle.reference.tiny_text import held_out_prompts
 from tests.engine.engines import Engines
 from tests.engine.harness import EngineConfig, Request
@@ -79,3 +83,19 @@ def test_a_request_that_ends_in_any_place_of_the_batch(
 def test_unset_the_limit_is_not_lowered(overlap: bool, engines: Engines) -> None:
     config = EngineConfig("chain", overlap=overlap, max_running_requests=None)
     assert engines.get(config).scheduler.server_args.max_running_requests is None
+
+
+@pytest.mark.parametrize("arm", ARMS)
+def test_the_flags_of_the_envelope_benchmark_are_known(arm: str, tmp_path: Path) -> None:
+    from sglang.srt.server_args import ServerArgs
+
+    setup = Setup(
+        models=resolve_models("dummy-tiny", None, tmp_path),
+        **{"device": "cuda", "attention": "triton", "spec": "tree", "accept": 2.6},
+        **{"threshold": 24, "sync": "deferred", "input_len": 16, "output_len": 16, "levels": (1,)},
+    )
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    ServerArgs.add_cli_args(parser)
+    command = server_command(arm, setup, 30000)
+    parsed = parser.parse_args(command[command.index("--host") :])
+    assert parsed.cuda_graph_max_bs == 256
