@@ -12,7 +12,7 @@ import pytest
 from spec_toggle.reference.tiny_text import held_out_prompts
 from tests.engine.engines import Engines
 from tests.engine.harness import EngineConfig, Outcome, Request, Script
-from tests.engine.host import draft_of, draft_runner_of, reporter_of
+from tests.engine.host import draft_of, draft_runner_of, has_worker_batch, reporter_of
 
 Encode = Callable[[str], list[int]]
 
@@ -303,7 +303,14 @@ def test_trap_17_penalties_in_plain_steps(
 @pytest.mark.parametrize(
     "sampling",
     [
-        {"stop": [" the"]},
+        pytest.param(
+            {"stop": [" the"]},
+            marks=pytest.mark.xfail(
+                has_worker_batch(),
+                reason="on 0.5.12 a round, of static speculation too, goes on past a stop string",
+                strict=True,
+            ),
+        ),
         {"stop_token_ids": [32]},
         {"min_new_tokens": 5, "ignore_eos": False},
         {"ignore_eos": True},

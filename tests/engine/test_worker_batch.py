@@ -85,6 +85,19 @@ def test_unset_the_limit_is_not_lowered(overlap: bool, engines: Engines) -> None
     assert engines.get(config).scheduler.server_args.max_running_requests is None
 
 
+def test_without_the_toggle_too_a_round_goes_on_past_a_stop_string(
+    engines: Engines, prompts: list[list[int]]
+) -> None:
+    """Why trap 18 fails with one: it is looked for, not its place among a round's tokens."""
+    sampling = {"stop": [" the"]}
+    requests = [Request(p, max_new_tokens=30, sampling=sampling) for p in prompts[:6]]
+    expected = [outcome.tokens for outcome in engines.reference(requests)]
+    static = engines.get(EngineConfig("chain", sync=None)).run(requests)
+    extra = [outcome.tokens[len(want) :] for outcome, want in zip(static, expected, strict=True)]
+    assert [o.tokens[: len(w)] for o, w in zip(static, expected, strict=True)] == expected
+    assert any(extra)
+
+
 @pytest.mark.parametrize("arm", ARMS)
 def test_the_flags_of_the_envelope_benchmark_are_known(arm: str, tmp_path: Path) -> None:
     from sglang.srt.server_args import ServerArgs
