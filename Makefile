@@ -22,7 +22,7 @@ export PATH := $(VENV)/bin:$(PATH)
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := check
-.PHONY: venv demo test test-gpu lint check clean
+.PHONY: venv demo test test-gpu test-0512 lint check clean
 
 venv: $(METADATA)
 
@@ -50,6 +50,22 @@ test: venv
 
 test-gpu: venv
 	$(PY) -m pytest tests/gpu tests/engine/test_sampling.py
+
+# The older supported generation, on its own pins: 10 GB in an environment of its own. The suites
+# that speak of the scheduler's worker, not of one release's HTTP server or profiler.
+VENV_0512 := $(CACHE)/venv-0.5.12.post1-$(TAG)
+
+$(VENV_0512)/.complete:
+	@mkdir -p $(CACHE)
+	$(PYTHON) -m venv --clear $(VENV_0512)
+	$(VENV_0512)/bin/python -m pip install --quiet --disable-pip-version-check \
+	    'sglang==0.5.12.post1' 'kernels<0.15' 'rich>=13' 'pytest>=8' 'pytest-timeout>=2.3'
+	@touch $@
+
+test-0512: venv $(VENV_0512)/.complete
+	CUDA_VISIBLE_DEVICES= PATH=$(VENV_0512)/bin:$$PATH $(VENV_0512)/bin/python -m pytest \
+	    tests/engine/test_equality.py tests/engine/test_draft_sync.py tests/engine/test_traps.py \
+	    tests/engine/test_worker_batch.py
 
 lint: venv
 	$(PY) -m ruff check .

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from benchmarks.models import ModelPair
+from spec_toggle.contract import WORKER_BATCH
+from spec_toggle.source import installed_source
 
 # Also the default order: arms that a claim compares stand next to each other.
 ARMS = (
@@ -115,6 +117,15 @@ def common_flags(setup: Setup) -> list[str]:
     return [*flags, *_device_flags(setup), *setup.extra]
 
 
+def graph_limit() -> str:
+    """The setting for the largest batch with a decode graph.
+
+    SGLang 0.5.12 has one limit for all graphs; elsewhere that name is ambiguous.
+    """
+    is_older = WORKER_BATCH.holds(installed_source())
+    return "cuda_graph_max_bs" if is_older else "cuda_graph_max_bs_decode"
+
+
 def _device_flags(setup: Setup) -> list[str]:
     if setup.device == "cpu":
         return [
@@ -129,7 +140,7 @@ def _device_flags(setup: Setup) -> list[str]:
     # neighbours take meanwhile counts as used. A fraction near 1 therefore leaves the budget to
     # --max-total-tokens, whoever starts first; a small one would go below zero.
     return [
-        *("--cuda-graph-max-bs-decode", "256"),
+        *("--" + graph_limit().replace("_", "-"), "256"),
         *("--mem-fraction-static", "0.95"),
     ]
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from benchmarks.arms import graph_limit
 from benchmarks.models import ModelPair
 from benchmarks.trace import Served
 from tests.engine.harness import EngineConfig, Request, StepEngine
@@ -74,7 +75,7 @@ class SteppedServer:
         worker = self.engine.scheduler.model_worker
         sync = make_draft_sync(DynamicSpecConfig(draft_sync=kind, sync_tokens=sync_tokens), worker)
         toggle = DynamicSpecWorker(worker, before.controller, sync, before.graphs)
-        toggle.host_lengths = before.host_lengths
+        toggle.host_lengths, toggle.queue_length = before.host_lengths, before.queue_length
         worker._dynamic_spec = toggle
 
     def run(self, requests: Sequence[Request], script: Script | None) -> list[Any]:
@@ -178,10 +179,14 @@ def device_settings(attention: str, largest: int) -> dict[str, Any]:
     """Settings of an engine with graphs up to the batch ``largest``; the CPU engine needs none."""
     if attention == "intel_amx":
         return {}
+    limit = graph_limit()
+    no_prefill_graphs: dict[str, Any] = {"cuda_graph_backend_prefill": "disabled"}
+    if limit == "cuda_graph_max_bs":  # SGLang 0.5.12
+        no_prefill_graphs = {"disable_piecewise_cuda_graph": True}
     return {
         "dtype": "bfloat16",
         "attention_backend": attention,
-        "cuda_graph_max_bs_decode": largest,
-        "cuda_graph_backend_prefill": "disabled",
+        limit: largest,
+        **no_prefill_graphs,
         "mem_fraction_static": 0.8,
     }

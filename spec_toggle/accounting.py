@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from spec_toggle.compat import replaced
 from spec_toggle.policy import Mode
@@ -13,8 +14,13 @@ PLAIN_RESULT = "is_plain_step"
 # Attribute of a round's result: how many rounds after a return to SPEC it ran.
 ROUND_AGE = "rounds_since_resume"
 # An int per request that SGLang carries to the process that answers clients, and that no EAGLE
-# round fills: ours counts the request's plain tokens in it.
+# round fills: ours counts the request's plain tokens in it. Releases before 0.5.18 have none.
 CARRIER = "spec_num_block_accept_tokens"
+
+
+def reporter_of(owner: Any) -> Any:
+    """What holds the figures of a logging interval; before 0.5.15 the scheduler, a mixin's work."""
+    return getattr(owner, "metrics_reporter", owner)
 
 
 def resolve_tokens(
@@ -34,20 +40,57 @@ def resolve_tokens(
             if is_live:
                 req.spec_verify_ct -= 1
                 req.spec_correct_drafts_histogram[0] -= 1
-                setattr(req, CARRIER, getattr(req, CARRIER) + count)
+                if hasattr(req, CARRIER):
+                    setattr(req, CARRIER, getattr(req, CARRIER) + count)
+    verified = sum(len(run) for run, is_live in zip(tokens, live, strict=True) if is_live)
+    _count(processor, batch, result, Counts(sum(live), sum(counts), verified))
+    return tokens
+
+
+class Counts(NamedTuple):
+    """Of one result: requests that still ran, tokens for clients, tokens before any was cut off."""
+
+    requests: int
+    tokens: int
+    verified: int
+
+
+def _count(processor: Any, batch: Any, result: Any, counts: Counts) -> None:
+    is_plain = getattr(result, PLAIN_RESULT, False)
     toggle = getattr(processor.model_worker, "_dynamic_spec", None)
     if toggle is not None:
         mode = Mode.PLAIN if is_plain else Mode.SPEC
         controller = toggle.controller
-        controller.count_tokens(mode, sum(counts))
-        verified = sum(len(run) for run, is_live in zip(tokens, live, strict=True) if is_live)
+        controller.count_tokens(mode, counts.tokens)
         if not is_plain:
-            controller.count_round(getattr(result, ROUND_AGE, None), sum(live), verified)
+            controller.count_round(
+                getattr(result, ROUND_AGE, None), counts.requests, counts.verified
+            )
         if controller.observations is not None:
-            controller.observations.result(mode, len(live), sum(live), verified, batch.forward_iter)
+            controller.observations.result(
+                mode, len(batch.reqs), counts.requests, counts.verified, batch.forward_iter
+            )
     # ``update_spec_metrics`` follows at once, and does not see the result.
-    processor.metrics_reporter._last_result_is_plain = is_plain
-    return tokens
+    reporter_of(processor)._last_result_is_plain = is_plain
+
+
+def process_decode(original: Callable[..., None], scheduler: Any, batch: Any, result: Any) -> None:
+    """``process_batch_result_decode`` of the worker without overlap of 0.5.12.
+
+    Its rounds have given their tokens to the requests already; a plain step is an ordinary result.
+    """
+    toggle = getattr(scheduler.model_worker, "_dynamic_spec", None)
+    if toggle is None or not toggle.runs_ordinary_steps:
+        original(scheduler, batch, result)
+        return
+    count = len(batch.reqs)
+    if not getattr(result, PLAIN_RESULT, False):
+        verified = count + result.num_correct_drafts
+        _count(scheduler, batch, result, Counts(count, verified, verified))
+        original(scheduler, batch, result)
+        return
+    _count(scheduler, batch, result, Counts(count, count, count))
+    toggle.process_plain_result(functools.partial(original, scheduler), batch, result)
 
 
 def _count_output(reqs: list[Any], live: list[bool], tokens: list[list[int]]) -> list[int]:
@@ -79,8 +122,13 @@ def report_decode_stats(
         if reporter.spec_num_forward_ct:
             original(reporter, *args, **kwargs)
             return
-        total = reporter.spec_total_num_forward_ct
-        with replaced(reporter, spec_num_forward_ct=1, spec_total_num_forward_ct=total):
+        # The totals are changed by the stand-in too.
+        values = {"spec_total_num_forward_ct": reporter.spec_total_num_forward_ct}
+        if not hasattr(reporter, "spec_num_correct_drafts"):
+            # Accept rate is tokens less rounds here: 1 and 1, reported as an accept length of 1.
+            total = reporter.spec_total_num_accept_tokens
+            values |= {"spec_num_accept_tokens": 1, "spec_total_num_accept_tokens": total}
+        with replaced(reporter, spec_num_forward_ct=1, **values):
             original(reporter, *args, **kwargs)
 
 

@@ -9,13 +9,20 @@ from collections.abc import Callable
 from typing import Any
 
 from spec_toggle import __version__, args, auto, ranks
-from spec_toggle.accounting import ROUND_AGE
+from spec_toggle.accounting import ROUND_AGE, reporter_of
+from spec_toggle.compat.launch import (
+    are_decode_graphs_disabled,
+    declare,
+    older_release,
+    resolved_settings,
+    target_config,
+)
 from spec_toggle.config import ENVIRONMENT, ConfigError, DynamicSpecConfig
 from spec_toggle.controller import Controller
 from spec_toggle.coverage import untested
 from spec_toggle.host_lengths import HostLengths
 from spec_toggle.policy import Mode
-from spec_toggle.support import check_draft_sync, check_model, check_support
+from spec_toggle.support import check_draft_sync, check_model, check_runner, check_support
 from spec_toggle.telemetry import Telemetry
 
 logger = logging.getLogger(__name__)
@@ -39,24 +46,22 @@ def from_cli_args(original: Callable[..., Any], cls: Any, namespace: Any) -> Any
 
 def check_server_args(result: None, server_args: Any) -> None:
     """Check the resolved settings, then hand the configuration to the processes to come."""
-    from sglang.srt.arg_groups.overrides import model_config_of, resolving_view
-
     del result
     os.environ.pop(ENVIRONMENT, None)
     config = getattr(server_args, args.ATTRIBUTE, None)
     if config is None:
         return
     try:
-        settings = resolving_view(server_args)
+        settings = resolved_settings(server_args)
         check_support(settings)
         check_draft_sync(settings, config.draft_sync)
-        check_model(model_config_of(server_args), settings.device)
+        check_model(target_config(server_args), settings.device)
     except ConfigError as error:
         if getattr(server_args, args.FROM_CLI, False):
             args.exit_with(error)
         raise
     os.environ[ENVIRONMENT] = config.to_json()
-    if beyond := untested(settings):
+    if beyond := untested(settings, older_release()):
         warn_untested("; ".join(beyond))
 
 
@@ -72,16 +77,11 @@ def warn_untested(beyond: str) -> None:
 
 def keep_max_running_requests(original: Callable[..., None], server_args: Any) -> None:
     """Speculation lowers an unset limit to 48; a toggle that is off at 64 must not stay there."""
-    from sglang.srt.arg_groups.overrides import declare_resolution, resolving_view
-
-    was_unset = resolving_view(server_args).max_running_requests is None
+    was_unset = resolved_settings(server_args).max_running_requests is None
     original(server_args)
     if was_unset and getattr(server_args, args.ATTRIBUTE, None) is not None:
-        declare_resolution(server_args, "spec_toggle", max_running_requests=None)
-        logger.info(
-            "Dynamic speculation: max_running_requests stays what a server without speculation "
-            "gets, not 48."
-        )
+        declare(server_args, max_running_requests=None)
+        logger.info(args.LIMIT_STAYS)
 
 
 def attach_toggle(result: None, scheduler: Any, *_: Any, **__: Any) -> None:
@@ -96,14 +96,15 @@ def attach_toggle(result: None, scheduler: Any, *_: Any, **__: Any) -> None:
     is_checked = os.environ.get(CHECK_ENVIRONMENT) == "1"
     ranks.agree_on_configuration(scheduler, (__version__, config.to_json(), str(is_checked)))
     observations = auto.make_observations(scheduler) if config.policy == "auto" else None
-    telemetry = _telemetry(scheduler.metrics_reporter)
+    telemetry = _telemetry(reporter_of(scheduler))
     controller = Controller.from_config(config, telemetry, observations)
     controller.make_observations = functools.partial(auto.make_observations, scheduler)
     worker = scheduler.model_worker
     draft_sync, graphs = worker._dynamic_spec_parts
     toggle = DynamicSpecWorker(worker, controller, draft_sync, graphs)
+    toggle.queue_length = lambda: len(scheduler.waiting_queue)
     worker._dynamic_spec = toggle
-    if scheduler.enable_overlap and scheduler.future_map.needs_cpu_seq_lens:
+    if scheduler.enable_overlap and getattr(scheduler.future_map, "needs_cpu_seq_lens", False):
         toggle.host_lengths = HostLengths(worker.req_to_token_pool.req_to_token.shape[0])
         scheduler.future_map._dynamic_spec_lengths = toggle.host_lengths
     if is_checked and scheduler.tp_group.world_size > 1:
@@ -121,21 +122,15 @@ def _telemetry(reporter: Any) -> Telemetry | None:
     """Of the rank that writes SGLang's statistics; None on the other tensor-parallel ranks."""
     if not reporter.is_stats_logging_rank:
         return None
-    if reporter.metrics_collector is None:
+    if getattr(reporter, "metrics_collector", None) is None:
         return Telemetry()
     from spec_toggle.metrics import ToggleMetrics
 
     return Telemetry(ToggleMetrics(dict(reporter.metrics_collector.labels)))
 
 
-def allocate_parts(result: None, worker: Any) -> None:
+def allocate_parts(result: None, worker: Any, *_: Any, **__: Any) -> None:
     """Beside upstream's captures, so that memory sizing after them sees these buffers too."""
-    from sglang.srt.model_executor.cuda_graph_config import (
-        Backend,
-        Phase,
-        check_cuda_graph_backend,
-    )
-
     from spec_toggle.decode_graphs import DecodeGraphs
     from spec_toggle.draft_sync import make_draft_sync
 
@@ -143,8 +138,9 @@ def allocate_parts(result: None, worker: Any) -> None:
     config = config_from_environment()
     if config is None:
         return
+    check_runner(worker.target_worker.model_runner)
     draft_sync = make_draft_sync(config, worker)  # first: it may refuse the draft
-    is_disabled = check_cuda_graph_backend(Phase.DECODE, Backend.DISABLED)
+    is_disabled = are_decode_graphs_disabled(worker.server_args)
     has_graphs = worker.device.startswith("cuda") and not is_disabled
     worker._dynamic_spec_parts = draft_sync, DecodeGraphs(worker) if has_graphs else None
 
@@ -152,7 +148,15 @@ def allocate_parts(result: None, worker: Any) -> None:
 def run_batch(scheduler: Any, batch: Any, *_: Any, **__: Any) -> None:
     toggle = getattr(scheduler.model_worker, "_dynamic_spec", None)
     if toggle is not None:
-        toggle.begin_iteration(batch, len(scheduler.waiting_queue))
+        toggle.begin_iteration(batch)
+
+
+def prepare_for_decode(original: Callable[..., None], batch: Any) -> None:
+    toggle = getattr(batch.req_to_token_pool, "_dynamic_spec", None)
+    if toggle is None:
+        original(batch)
+    else:
+        toggle.prepare_for_decode(original, batch)
 
 
 def on_idle(scheduler: Any) -> None:
@@ -161,9 +165,12 @@ def on_idle(scheduler: Any) -> None:
         toggle.idle()
 
 
-def release_memory(updater: Any, *_: Any, **__: Any) -> None:
-    """Nothing may be pending once weights or KV are unmapped."""
-    toggle = getattr(updater.draft_worker, "_dynamic_spec", None)
+def release_memory(owner: Any, *_: Any, **__: Any) -> None:
+    """Nothing may be pending once weights or KV are unmapped.
+
+    ``owner``: of the EAGLE worker, the scheduler or its part that loads and unmaps weights.
+    """
+    toggle = getattr(owner.draft_worker, "_dynamic_spec", None)
     if toggle is not None:
         toggle.draft_sync.idle()
 

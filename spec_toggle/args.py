@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import sys
 from collections.abc import Callable
@@ -18,6 +19,8 @@ from spec_toggle.config import (
 )
 from spec_toggle.support import check_support
 
+logger = logging.getLogger(__name__)
+
 ENABLE = "enable_dynamic_spec"
 CONFIG_FILE = "dynamic_spec_config"
 VALUES = {
@@ -32,6 +35,9 @@ VALUES = {
 }
 ALL_NAMES = (ENABLE, CONFIG_FILE, *VALUES.values())
 
+LIMIT_STAYS = (
+    "Dynamic speculation: unset, max_running_requests stays what a server without speculation gets."
+)
 # Where a ServerArgs carries its configuration: underscore attributes are not configuration fields
 # of the record, and survive pickling.
 ATTRIBUTE = "_dynamic_spec_config"
@@ -134,6 +140,7 @@ def from_cli_args(
         config = take_config({name: getattr(args, name, None) for name in ALL_NAMES})
         server_args = original(cls, args)
         attach(server_args, config, enable)
+        _keep_limit(server_args, config, getattr(args, "max_running_requests", None))
     except ConfigError as error:
         exit_with(error)
     setattr(server_args, FROM_CLI, True)
@@ -146,7 +153,18 @@ def from_keywords(server_args_class: Any, enable: Callable[[], None], **kwargs: 
     config = take_config(given)
     server_args = server_args_class(**kwargs)
     attach(server_args, config, enable)
+    _keep_limit(server_args, config, kwargs.get("max_running_requests"))
     return server_args
+
+
+def _keep_limit(server_args: Any, config: DynamicSpecConfig | None, asked: int | None) -> None:
+    """Speculation lowers an unset limit to 48, before 0.5.20 in the constructor of the record.
+
+    There nothing else has read it yet; later releases have a hook for it.
+    """
+    if config is not None and asked is None and server_args.max_running_requests is not None:
+        server_args.max_running_requests = None
+        logger.info(LIMIT_STAYS)
 
 
 def attach(server_args: Any, config: DynamicSpecConfig | None, enable: Callable[[], None]) -> None:

@@ -5,22 +5,16 @@ from __future__ import annotations
 from importlib.resources import files
 
 from spec_toggle import hooks
-from spec_toggle.contract import Requirement, merged, uses_of_host
-from spec_toggle.hooks import COMPONENTS, EAGLE_WORKER, REPORTER, SCHEDULER
-from spec_toggle.support import REFUSALS
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(text.split())
-
+from spec_toggle.contract import SCHEDULE_BATCH, Requirement, names, needed, uses_of_host
+from spec_toggle.hooks import EAGLE_WORKER, SCHEDULER
+from spec_toggle.schedule_batch import SCHEDULE_BATCH_ASSUMPTIONS
+from spec_toggle.source import Source
+from spec_toggle.worker_batch import WORKER_BATCH_ASSUMPTIONS
 
 HOOKS = (*hooks.FLAG_HOOKS, *hooks.TOGGLE_HOOKS, *hooks.HTTP_HOOKS)
 DRAFT_WORKER = "sglang.srt.speculative.eagle_worker_v2.EagleDraftWorker"
 MODEL_RUNNER = "sglang.srt.model_executor.model_runner.ModelRunner"
 ENGINE = "sglang.srt.entrypoints.engine.Engine"
-FUTURE_MAP = "sglang.srt.managers.overlap_utils.FutureMap"
-PROCESSOR = f"{COMPONENTS}.batch_result_processor.SchedulerBatchResultProcessor"
-SCHEDULE_BATCH = "sglang.srt.managers.schedule_batch"
 
 LOADING = (
     Requirement(
@@ -56,64 +50,20 @@ LOADING = (
         "installs a hook over whatever is there",
         parameters=("target", "hooks"),
     ),
-    Requirement(
-        "sglang.srt.arg_groups.field_order.POSITIONAL_FIELD_ORDER",
-        "server arguments that are refused; one that is renamed would pass unseen",
-        contains=tuple(repr(refusal.field) for refusal in REFUSALS),
-    ),
-    Requirement(
-        "sglang.srt.configs.model_config.ModelConfig",
-        "targets that are refused",
-        attributes=("hf_config", "model_is_mrope", "dtype"),
-    ),
 )
 
 SCHEDULING = (
     Requirement(
         SCHEDULER,
         "the toggle is attached to its worker",
-        attributes=_names(
-            "model_worker metrics_reporter enable_overlap future_map waiting_queue "
-            "max_running_requests"
+        attributes=names(
+            "model_worker enable_overlap future_map waiting_queue max_running_requests tp_group"
         ),
     ),
     Requirement(
-        f"{SCHEDULER}.run_batch",
-        "the scheduler undoes the worker's edits of its batch, and passes what a round needs",
-        contains=("self._forward_isolation(batch", "fwd_kwargs['on_publish']", "grammar_barrier"),
-    ),
-    Requirement(
-        f"{SCHEDULER}._apply_war_barrier",
-        "fences shared buffers on the event that a plain step leaves",
-        contains=("self.model_worker.last_shared_read_runner", ".shared_read_done_event"),
-    ),
-    Requirement(
-        f"{SCHEDULE_BATCH}.ScheduleBatch.prepare_for_decode",
-        "a speculative batch reserves its KV slots ahead, and a plain step takes the first",
-        contains=("spec_prepare_for_decode(self)",),
-    ),
-    Requirement(
-        FUTURE_MAP, "decides whether the host waits for lengths", attributes=("needs_cpu_seq_lens",)
-    ),
-    Requirement(
-        f"{FUTURE_MAP}.stash",
-        "keeps what a payload leaves out: a plain step relays its token alone",
-        contains=("and payload.topk_p is not None", "and payload.hidden_states is not None"),
-    ),
-    Requirement(
-        f"{SCHEDULE_BATCH}.ScheduleBatch",
-        "fields that a plain step and a draft-extend replace or read",
-        attributes=_names(
-            "spec_info spec_algorithm forward_mode input_ids out_cache_loc seq_lens "
-            "seq_lens_cpu seq_lens_sum req_pool_indices req_pool_indices_cpu extend_lens "
-            "prefix_lens extend_num_tokens extend_logprob_start_lens reqs device has_grammar "
-            "return_logprob enable_overlap sampling_info"
-        ),
-    ),
-    Requirement(
-        f"{SCHEDULE_BATCH}.Req",
+        "sglang.srt.managers.schedule_batch.Req",
         "plain steps are taken out of a request's statistics",
-        attributes=_names(
+        attributes=names(
             "spec_verify_ct spec_correct_drafts_histogram is_retracted finished sampling_params "
             "output_ids"
         ),
@@ -129,17 +79,14 @@ FORWARDING = (
     Requirement(
         EAGLE_WORKER,
         "what the plain step and the draft sync reach",
-        attributes=_names(
-            "target_worker draft_worker req_to_token_pool device topk draft_parallel_layout "
-            "last_shared_read_runner"
-        ),
+        attributes=names("target_worker draft_worker req_to_token_pool device topk server_args"),
     ),
     Requirement(
         DRAFT_WORKER,
         "what the draft sync reaches",
-        attributes=_names(
-            "draft_runner parallel_layout cuda_graph_runner_for_draft_extend "
-            "speculative_num_draft_tokens"
+        attributes=names(
+            "draft_runner cuda_graph_runner_for_draft_extend speculative_num_draft_tokens "
+            "speculative_num_steps _draft_extend_for_prefill"
         ),
     ),
     Requirement(
@@ -160,34 +107,9 @@ FORWARDING = (
         parameters=("batch", "target_hidden_states", "next_token_ids", "mm_input_embeds"),
     ),
     Requirement(
-        f"{EAGLE_WORKER}._forward_prefill_batch",
-        "looks the draft's prefill up on the draft worker in every call",
-        contains=("self.draft_worker._draft_extend_for_prefill(",),
-    ),
-    Requirement(
-        "sglang.srt.layers.radix_attention.RadixAttention.forward",
-        "the draft's keys and values reach the attention backend of the forward context",
-        contains=("get_attn_backend().forward(q, k, v, self, forward_batch",),
-    ),
-    Requirement(
         "sglang.srt.models.llama_eagle3.LlamaModel.forward",
         "the draft reads the target's hidden states from the speculative input",
         contains=("forward_batch.spec_info.hidden_states",),
-    ),
-    Requirement(
-        "sglang.srt.mem_cache.allocator.token.TokenToKVPoolAllocator.clear",
-        "KV slot 0 is nobody's: draft KV of slots that another request has taken goes there",
-        contains=("torch.arange(1, self.size + 1",),
-    ),
-    Requirement(
-        "sglang.srt.mem_cache.allocator.paged.PagedTokenToKVPoolAllocator.clear",
-        "KV page 0 is nobody's",
-        contains=("torch.arange(1, self.num_pages + 1",),
-    ),
-    Requirement(
-        "sglang.srt.managers.tp_worker.TpModelWorker.forward_batch_generation",
-        "forwards without sampling, and returns the aux hidden states",
-        parameters=("batch", "forward_batch", "is_verify"),
     ),
     Requirement(
         f"{MODEL_RUNNER}.sample",
@@ -196,23 +118,16 @@ FORWARDING = (
     ),
     Requirement(
         MODEL_RUNNER,
-        "what native decode graphs replace, and the event that fences shared buffers",
-        attributes=_names(
-            "spec_algorithm attn_backend decode_cuda_graph_runner init_new_workspace device "
-            "gpu_id model_config forward shared_read_done_event"
+        "what native decode graphs replace",
+        attributes=names(
+            "spec_algorithm attn_backend init_new_workspace device gpu_id model_config forward "
+            "token_to_kv_pool req_to_token_pool"
         ),
     ),
     Requirement(
         f"{MODEL_RUNNER}._get_attention_backend",
         "builds the attention state of native decode graphs",
         parameters=("init_new_workspace",),
-    ),
-    Requirement(
-        "sglang.srt.model_executor.runner.DecodeCudaGraphRunner",
-        "captures native decode graphs with aux hidden states as an output",
-        parameters=("model_runner", "attn_backend"),
-        attributes=("return_hidden_states_mode", "capture_bs"),
-        contains=("model_runner.spec_algorithm", "self.return_hidden_states_mode"),
     ),
     Requirement(
         "sglang.srt.model_executor.forward_batch_info.ForwardBatch",
@@ -238,26 +153,6 @@ FORWARDING = (
 
 ACCOUNTING = (
     Requirement(
-        PROCESSOR,
-        "where plain steps are told from rounds",
-        attributes=("model_worker", "metrics_reporter"),
-    ),
-    Requirement(
-        f"{PROCESSOR}._resolve_spec_v2_tokens",
-        "counts a verify for each result, and reads accept lengths",
-        contains=("result.accept_lens", "req.spec_verify_ct += 1"),
-    ),
-    Requirement(
-        f"{COMPONENTS}.batch_result_processor._get_speculative_output_stride",
-        "a plain step reports one token per request",
-        contains=("result.speculative_num_draft_tokens",),
-    ),
-    Requirement(
-        REPORTER,
-        "rounds of a logging interval",
-        attributes=("metrics_collector", "spec_num_forward_ct", "spec_total_num_forward_ct"),
-    ),
-    Requirement(
         "sglang.srt.managers.tokenizer_manager.TokenizerManager._calculate_spec_decoding_metrics",
         "what a client's accept length is made of",
         contains=(
@@ -268,12 +163,27 @@ ACCOUNTING = (
     ),
 )
 
+# Modules of ours that only run on releases without a worker batch: the profiler of ``auto``.
+NEWER_ONLY = ("profiling.py", "synthetic_batch.py")
 
-def requirements() -> list[Requirement]:
-    """All that must hold, one entry for each place: hooks, uses, and assumptions."""
-    hooked = [Requirement(h.target, h.why, h.kind.lower(), h.parameters) for h in HOOKS]
+
+def requirements(source: Source) -> list[Requirement]:
+    """All that a release must hold, one entry for each place: hooks, uses, and assumptions."""
+    hooked = [
+        Requirement(h.target, h.why, h.kind.lower(), h.parameters, where=h.where) for h in HOOKS
+    ]
+    assumed = (*LOADING, *SCHEDULING, *FORWARDING, *ACCOUNTING)
+    of_a_generation = (*SCHEDULE_BATCH_ASSUMPTIONS, *WORKER_BATCH_ASSUMPTIONS)
+    return needed(source, (*hooked, *_uses(), *assumed, *of_a_generation))
+
+
+def _uses() -> list[Requirement]:
+    """What our own source takes from the host."""
     uses = []
-    for entry in sorted(files("spec_toggle").iterdir(), key=lambda entry: entry.name):
-        if entry.name.endswith(".py"):
-            uses += uses_of_host(entry.name, entry.read_text(encoding="utf-8"))
-    return merged((*hooked, *uses, *LOADING, *SCHEDULING, *FORWARDING, *ACCOUNTING))
+    package = files("spec_toggle")
+    for folder in (package, package / "compat"):
+        for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
+            if entry.name.endswith(".py"):
+                where = SCHEDULE_BATCH if entry.name in NEWER_ONLY else None
+                uses += uses_of_host(entry.name, entry.read_text(encoding="utf-8"), where)
+    return uses

@@ -9,6 +9,7 @@ from typing import Any
 
 from spec_toggle import __version__, profile_store
 from spec_toggle.acceptance import AcceptEstimate
+from spec_toggle.compat.launch import older_release, resolved_settings
 from spec_toggle.config import DynamicSpecConfig
 from spec_toggle.cost import CostTable, prior_table
 from spec_toggle.live_costs import IterationTimer, LiveCosts, Observations
@@ -81,6 +82,8 @@ def _why_no_profile(scheduler: Any, config: DynamicSpecConfig) -> str:
         return "--dynamic-spec-skip-profile"
     if not scheduler.model_worker.device.startswith("cuda"):
         return "no GPU"
+    if release := older_release():
+        return f"SGLang {release}"
     if scheduler.server_args.enable_unified_memory:
         # Its slots have no memory behind them until a request takes them.
         return "--enable-unified-memory"
@@ -110,10 +113,9 @@ def _measured_table(
 def profile_key(scheduler: Any, config: DynamicSpecConfig, axes: Any) -> dict[str, Any]:
     """Everything that the times depend on, by name."""
     import torch
-    from sglang.srt.arg_groups.overrides import resolving_view
     from sglang.version import __version__ as sglang_version
 
-    settings = resolving_view(scheduler.server_args)
+    settings = resolved_settings(scheduler.server_args)
     worker = scheduler.model_worker
     draft = worker.draft_worker.draft_runner.model_config
     is_gpu = worker.device.startswith("cuda")

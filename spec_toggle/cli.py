@@ -49,7 +49,7 @@ def _report(release: str, source: Source) -> int:
     for column in ("place", "kind", "why", "found"):
         table.add_column(column, overflow="fold")
     misfits = 0
-    for requirement in requirements():
+    for requirement in requirements(source):
         problems = differences(source, requirement)
         misfits += bool(problems)
         place = requirement.target.removeprefix("sglang.srt.")
@@ -66,12 +66,15 @@ def releases() -> int:
     from spec_toggle.contract import lacking
     from spec_toggle.releases import RELEASES, FetchError, source_of, support_table
 
-    places = requirements()
+    found = {}
     try:
-        lacks = {release: lacking(source_of(release), places) for release in RELEASES}
+        for release in RELEASES:
+            source = source_of(release)
+            places = requirements(source)
+            found[release] = lacking(source, places), len(places)
     except FetchError as error:
         return fail(error)
-    print(support_table(lacks, len(places)))
+    print(support_table(found))
     return 0
 
 

@@ -11,6 +11,23 @@ from spec_toggle.source import PACKAGE, Source
 
 
 @dataclass(frozen=True)
+class Where:
+    """The releases that something is for: those that have ``target``, or those that lack it."""
+
+    target: str
+    exists: bool
+
+    def holds(self, source: Source) -> bool:
+        return (source.find(self.target) is not None) is self.exists
+
+
+# The two generations of the host: what its scheduler hands to a worker. Up to 0.5.12 it is a
+# ``ModelWorkerBatch`` made for the iteration, later the ``ScheduleBatch`` itself.
+WORKER_BATCH = Where("sglang.srt.managers.schedule_batch.ModelWorkerBatch", exists=True)
+SCHEDULE_BATCH = Where(WORKER_BATCH.target, exists=False)
+
+
+@dataclass(frozen=True)
 class Requirement:
     """A module, class, function or constant of the host that must exist, and what it must hold.
 
@@ -18,6 +35,7 @@ class Requirement:
     ``parameters``: of the function, or of the class's constructor.
     ``attributes``: of the class: fields, methods, and what its methods assign to ``self``.
     ``contains``: code in the definition, spelled as ``ast.unparse`` spells it.
+    ``where``: the releases that must meet it; None: all.
     """
 
     target: str
@@ -26,6 +44,21 @@ class Requirement:
     parameters: tuple[str, ...] = ()
     attributes: tuple[str, ...] = ()
     contains: tuple[str, ...] = ()
+    where: Where | None = None
+
+
+def names(text: str) -> tuple[str, ...]:
+    """The words of ``text``."""
+    return tuple(text.split())
+
+
+def needed(source: Source, requirements: Iterable[Requirement]) -> list[Requirement]:
+    """What a release must meet, one requirement for each target."""
+    return merged(
+        dataclasses.replace(r, where=None)
+        for r in requirements
+        if r.where is None or r.where.holds(source)
+    )
 
 
 def differences(source: Source, requirement: Requirement) -> list[str]:
@@ -55,38 +88,62 @@ def lacking(source: Source, requirements: Iterable[Requirement]) -> dict[str, li
     return {r.target: lacks for r in requirements if (lacks := differences(source, r))}
 
 
-def uses_of_host(module: str, text: str) -> list[Requirement]:
+def uses_of_host(module: str, text: str, where: Where | None = None) -> list[Requirement]:
     """What a module of ours takes from the host, read from its own source ``text``.
 
     Names that it imports from the host, attributes that it reads of them, and keywords that it
-    passes to them.
+    passes to them. An import that is tried is for releases of the newer generation, one in its
+    ``except ImportError`` for those of the older. ``where``: of everything else.
     """
     tree = ast.parse(text)
-    targets = {
-        alias.asname or alias.name: f"{node.module}.{alias.name}"
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == PACKAGE
-        for alias in node.names
-    }
-    attributes: dict[str, set[str]] = {target: set() for target in targets.values()}
-    parameters: dict[str, set[str]] = {target: set() for target in targets.values()}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            attributes.get(targets.get(node.value.id, ""), set()).add(node.attr)
-        if isinstance(node, ast.Call):
-            name, _, attribute = ast.unparse(node.func).partition(".")
-            if name in targets:
-                called = f"{targets[name]}.{attribute}".rstrip(".")
-                keywords = {keyword.arg for keyword in node.keywords if keyword.arg}
-                parameters.setdefault(called, set()).update(keywords)
-    why = f"used by {module}"
-    return [
-        Requirement(
-            target, why, "uses", tuple(sorted(names)), tuple(sorted(attributes.get(target, ())))
+    uses: list[Requirement] = []
+    for name, target, generation in _imports(tree, where):
+        attributes, calls = _reads_and_calls(tree, name)
+        why, given = f"used by {module}", tuple(sorted(calls.pop("", set())))
+        uses.append(
+            Requirement(target, why, "uses", given, tuple(sorted(attributes)), where=generation)
         )
-        for target, names in sorted(parameters.items())
-        if target in attributes or names
-    ]
+        uses += [
+            Requirement(f"{target}.{method}", why, "uses", tuple(sorted(names)), where=generation)
+            for method, names in sorted(calls.items())
+            if names
+        ]
+    return uses
+
+
+def _reads_and_calls(tree: ast.Module, name: str) -> tuple[set[str], dict[str, set[str]]]:
+    """Attributes read of ``name``, and the keywords of calls to it ("") and to its attributes."""
+    attributes: set[str] = set()
+    calls: dict[str, set[str]] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) == name:
+            attributes.add(node.attr)
+        if isinstance(node, ast.Call):
+            called, _, attribute = ast.unparse(node.func).partition(".")
+            if called == name:
+                given = {keyword.arg for keyword in node.keywords if keyword.arg}
+                calls.setdefault(attribute, set()).update(given)
+    return attributes, calls
+
+
+def _imports(tree: ast.AST, where: Where | None) -> list[tuple[str, str, Where | None]]:
+    """The host's names that are bound: the name, what it is, and the releases that need it."""
+    found = []
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == PACKAGE:
+            found += [(a.asname or a.name, f"{node.module}.{a.name}", where) for a in node.names]
+        elif isinstance(node, ast.Try) and any(_is_import_error(h) for h in node.handlers):
+            for child in node.body:
+                found += _imports(ast.Module([child], []), SCHEDULE_BATCH)
+            for handler in node.handlers:
+                found += _imports(handler, WORKER_BATCH)
+        else:
+            found += _imports(node, where)
+    return found
+
+
+def _is_import_error(handler: ast.ExceptHandler) -> bool:
+    return isinstance(handler.type, ast.Name) and handler.type.id == "ImportError"
 
 
 def merged(requirements: Iterable[Requirement]) -> list[Requirement]:

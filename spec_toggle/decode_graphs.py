@@ -9,29 +9,29 @@ from collections.abc import Iterator
 from typing import Any
 
 from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode
-from sglang.srt.model_executor.runner import DecodeCudaGraphRunner
 from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 from sglang.srt.utils import get_available_gpu_memory
 
 from spec_toggle.compat import replaced
+from spec_toggle.compat.graphs import HOLDER, LIMIT_FLAG, OUTPUT_MODE, GraphRunner
 
 logger = logging.getLogger(__name__)
 
 
-class NativeDecodeRunner(DecodeCudaGraphRunner):
+class NativeDecodeRunner(GraphRunner):
     """Upstream's decode runner, with the aux hidden states as a graph output.
 
-    The base class assigns the mode the server was configured with, before it captures; a plain step
-    needs the hidden states for the draft whatever clients asked for.
+    The base class assigns the mode the server was configured with, before it captures, and may
+    assign that of a batch later; a plain step needs the hidden states for the draft whatever
+    clients asked for.
     """
 
-    @property
-    def return_hidden_states_mode(self) -> Any:
-        return CaptureHiddenMode.FULL
 
-    @return_hidden_states_mode.setter
-    def return_hidden_states_mode(self, value: Any) -> None:
-        del value
+def _ignore(runner: NativeDecodeRunner, mode: Any) -> None:
+    del runner, mode
+
+
+setattr(NativeDecodeRunner, OUTPUT_MODE, property(lambda runner: CaptureHiddenMode.FULL, _ignore))
 
 
 class DecodeGraphs:
@@ -66,7 +66,7 @@ class DecodeGraphs:
             self._runner,
             spec_algorithm=SpeculativeAlgorithm.NONE,
             attn_backend=self._attn_backend,
-            decode_cuda_graph_runner=self._graphs,
+            **{HOLDER: self._graphs},
         ):
             yield
 
@@ -78,9 +78,10 @@ class DecodeGraphs:
         if self.eager_steps == 0:
             logger.warning(
                 "Dynamic speculation: a plain step of batch size %d ran without a graph (largest "
-                "captured: %d). Raise --cuda-graph-max-bs-decode to cover it.",
+                "captured: %d). Raise %s to cover it.",
                 batch_size,
                 self.batch_sizes[-1],
+                LIMIT_FLAG,
             )
         self.eager_steps += 1
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import logging
 import os
 import time
@@ -12,13 +13,17 @@ from typing import Any
 
 import torch
 from sglang.srt.speculative.eagle_info import EagleDraftInput
-from sglang.srt.speculative.eagle_utils import (
-    get_draft_input_from_target_hidden_dim,
-    get_draft_recurrent_hidden_state_spec,
-)
-from sglang.srt.speculative.eagle_worker_v2 import _eagle_prefill_tail_tokens
 
-from spec_toggle.compat import replaced
+from spec_toggle.compat import build, replaced
+from spec_toggle.compat.batch import extend_lengths, host_rows
+from spec_toggle.compat.draft import (
+    aux_width,
+    draft_of,
+    draft_runner_of,
+    prefill_method,
+    prompt_tail_tokens,
+    state_spec,
+)
 from spec_toggle.draft_extend import draft_state
 from spec_toggle.draft_kv import DraftKvWriter
 from spec_toggle.draft_sync import DraftSync
@@ -44,7 +49,7 @@ class DeferredSync(DraftSync):
     """
 
     def __init__(self, worker: Any, budget: int, fills: bool = True) -> None:
-        runner = worker.draft_worker.draft_runner
+        runner = draft_runner_of(worker)
         max_requests = worker.req_to_token_pool.req_to_token.shape[0]
         self._worker = worker
         self._writer = DraftKvWriter(worker)
@@ -54,7 +59,7 @@ class DeferredSync(DraftSync):
             budget + max_requests,
             max_requests,
             runner.token_to_kv_pool.size + runner.token_to_kv_pool.page_size,
-            get_draft_input_from_target_hidden_dim(runner),
+            aux_width(worker),
             runner.model_config.dtype,
             worker.device,
         )
@@ -70,19 +75,19 @@ class DeferredSync(DraftSync):
         if not is_plain:
             self._flush()
             yield
-            self._log.forget(batch.req_pool_indices_cpu.long())
+            self._log.forget(host_rows(batch))
             return
-        draft = self._worker.draft_worker
-        original = draft._draft_extend_for_prefill
-        with replaced(draft, _draft_extend_for_prefill=functools.partial(self._prefill, original)):
+        draft, name = draft_of(self._worker), prefill_method(self._worker)
+        prefill = functools.partial(self._prefill, getattr(draft, name))
+        with replaced(draft, **{name: prefill}):
             yield
 
     def after_plain_step(self, batch: Any, result: Any, slots: torch.Tensor) -> None:
-        rows = batch.req_pool_indices_cpu.long()
+        rows = host_rows(batch)
         hidden, tokens = result.logits_output.hidden_states, result.next_token_ids
         if not self._log.has_room(len(rows)):
             self._flush()
-        self._log.append_step(rows, Entries(hidden, tokens, slots, batch.seq_lens.long()))
+        self._log.append_step(rows, Entries(hidden, tokens.long(), slots, batch.seq_lens.long()))
         if self._checks:
             table = self._worker.req_to_token_pool.req_to_token
             self._log.check(rows, batch.seq_lens.long() + 1, table)
@@ -93,7 +98,7 @@ class DeferredSync(DraftSync):
         if self._log.is_empty:
             return
         self._flush()
-        rows = batch.req_pool_indices_cpu.long()
+        rows = host_rows(batch)
         newest = self._log.newest(rows)
         if bool((newest != NONE).any()):
             if self._checks:
@@ -131,7 +136,8 @@ class DeferredSync(DraftSync):
     def _resume(self, batch: Any, newest: torch.Tensor) -> None:
         """Draft from each request's last committed token; newest: int64 [batch], host."""
         index = newest.clamp(min=0)
-        meta = torch.stack((index, (newest != NONE).long())).to(batch.device, non_blocking=True)
+        meta = torch.stack((index, (newest != NONE).long()))
+        meta = meta.to(batch.seq_lens.device, non_blocking=True)
         hidden, tokens = self._log.gather(meta[0])
         stale = meta[1] > 0
         state = draft_state(self._worker, batch, hidden, tokens, stale)
@@ -146,29 +152,43 @@ class DeferredSync(DraftSync):
         batch: Any,
         target_hidden_states: torch.Tensor,
         next_token_ids: torch.Tensor,
-        mm_input_embeds: torch.Tensor | None = None,
+        *others: Any,
         **kwargs: Any,
     ) -> Any:
-        """``EagleDraftWorker._draft_extend_for_prefill`` for a prefill that plain steps follow."""
-        rows = batch.req_pool_indices_cpu.long()
-        if mm_input_embeds is not None or not self._log.has_room(len(rows)):
+        """Upstream's draft prefill, ``original``, for a prefill that plain steps follow.
+
+        ``others``: what else a release passes, multimodal embeddings among it.
+        """
+        rows = host_rows(batch)
+        given = inspect.signature(original).bind(
+            batch, target_hidden_states, next_token_ids, *others, **kwargs
+        )
+        has_embeddings = given.arguments.get("mm_input_embeds") is not None
+        if has_embeddings or not self._log.has_room(len(rows)):
             self._flush()
-            result = original(
-                batch, target_hidden_states, next_token_ids, mm_input_embeds, **kwargs
-            )
+            result = original(*given.args, **given.kwargs)
             self._log.forget(rows)
             return result
-        lengths = torch.tensor([batch.extend_lens, batch.prefix_lens])
-        last = lengths[0].cumsum(0) - 1
-        entries = _prompt_entries(batch, lengths, target_hidden_states, next_token_ids)
+        lengths = torch.tensor(extend_lengths(batch))
+        self._take_prompts(
+            rows,
+            _prompt_entries(batch, lengths, target_hidden_states, next_token_ids),
+            lengths[0].cumsum(0) - 1,
+        )
+        draft_input = _blank_draft_input(self._worker, batch, next_token_ids)
+        if draft_of(self._worker) is self._worker:
+            batch.spec_info = draft_input  # where the worker without overlap leaves it
+        return draft_input
+
+    def _take_prompts(self, rows: torch.Tensor, entries: Entries, last: torch.Tensor) -> None:
+        """Log a prefill, or write it where the log has no room; last: int64 [batch], host."""
         if self._fills and self._log.has_room(len(entries.tokens)):
             self._log.append(rows, entries, last)
-        else:
-            self._flush()
-            self._writer.write(entries)
-            at = last.to(batch.device, non_blocking=True)
-            self._log.append_synced(rows, Entries(*(part[at] for part in entries)))
-        return _blank_draft_input(self._worker, next_token_ids)
+            return
+        self._flush()
+        self._writer.write(entries)
+        at = last.to(entries.tokens.device, non_blocking=True)
+        self._log.append_synced(rows, Entries(*(part[at] for part in entries)))
 
 
 def _prompt_entries(
@@ -181,21 +201,24 @@ def _prompt_entries(
     """
     # Only the lengths travel to the device: a copy of more than 64 KB from pageable memory would
     # hold the host until the target's prefill is over.
+    device = batch.seq_lens.device
     total = int(lengths[0].sum())
-    extend, prefix = lengths.to(batch.device, non_blocking=True)
+    extend, prefix = lengths.to(device, non_blocking=True)
     ends = extend.cumsum(0)
     starts = torch.repeat_interleave(prefix - ends + extend, extend, output_size=total)
     tokens = torch.roll(batch.input_ids.long(), -1)
-    tokens[ends - 1] = _eagle_prefill_tail_tokens(batch, next_token_ids).long()
-    positions = torch.arange(total, device=batch.device) + starts
+    tokens[ends - 1] = prompt_tail_tokens(batch, next_token_ids).long()
+    positions = torch.arange(total, device=device) + starts
     return Entries(hidden, tokens, batch.out_cache_loc.long(), positions)
 
 
-def _blank_draft_input(worker: Any, next_token_ids: torch.Tensor) -> EagleDraftInput:
+def _blank_draft_input(worker: Any, batch: Any, next_token_ids: torch.Tensor) -> EagleDraftInput:
     """A draft input of the right shapes; the resume computes its state."""
-    size, dtype = get_draft_recurrent_hidden_state_spec(worker.draft_worker.draft_runner)
+    size, dtype = state_spec(worker)
     count, device = len(next_token_ids), next_token_ids.device
-    return EagleDraftInput(
+    return build(
+        EagleDraftInput,
+        new_seq_lens=batch.seq_lens,  # where it relays them
         topk_p=torch.zeros((count, worker.topk), dtype=torch.float32, device=device),
         topk_index=torch.zeros((count, worker.topk), dtype=torch.int64, device=device),
         hidden_states=torch.zeros((count, size), dtype=dtype, device=device),

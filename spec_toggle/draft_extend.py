@@ -8,20 +8,12 @@ from typing import Any
 import torch
 from sglang.srt.speculative.eagle_info import EagleDraftInput
 
-from spec_toggle.compat import draft_contexts, replaced
+from spec_toggle.compat import replaced
+from spec_toggle.compat.batch import extend_fields, one_token_shorter
+from spec_toggle.compat.draft import draft_contexts, draft_extend, extend_width
 
 # The KV pool's padding slot: what is written there is never read.
 DUMMY_SLOT = 0
-# Batch fields that a draft-extend rebinds.
-_REBOUND = (
-    "input_ids",
-    "spec_info",
-    "forward_mode",
-    "extend_lens",
-    "prefix_lens",
-    "extend_num_tokens",
-    "seq_lens_sum",
-)
 
 
 def extend_one_token(
@@ -29,7 +21,7 @@ def extend_one_token(
 ) -> None:
     """Run the draft over the token that a plain step gave; completes the result's draft input.
 
-    ``batch``: a decode ``ScheduleBatch`` with the lengths before that token, unchanged on return.
+    ``batch``: a decode batch with the lengths before that token, unchanged on return.
     ``result``: ``next_token_ids`` int64 [batch], ``logits_output.hidden_states``
     [batch, aux width]. is_wanted: bool [batch]; the other rows write to the padding slot, and
     their state means nothing.
@@ -38,24 +30,21 @@ def extend_one_token(
     padded to it, since a replay costs less than launching a narrower forward kernel by kernel; what
     the padding writes lies past the committed length, where refused drafts lie after a round.
     """
-    draft = worker.draft_worker
-    has_graphs = draft.cuda_graph_runner_for_draft_extend is not None
-    width = draft.speculative_num_draft_tokens if has_graphs else 1
-    positions = batch.seq_lens.long().unsqueeze(1) + torch.arange(width, device=batch.device)
+    width = extend_width(worker)
+    columns = torch.arange(width, device=batch.seq_lens.device)
+    positions = batch.seq_lens.long().unsqueeze(1) + columns
     table = worker.req_to_token_pool.req_to_token
     slots = table[batch.req_pool_indices.long().unsqueeze(1), positions].to(torch.int64)
     if is_wanted is not None:
         slots = torch.where(is_wanted.unsqueeze(1), slots, DUMMY_SLOT)
     output = result.logits_output
-    kept = {name: getattr(batch, name) for name in _REBOUND}
     with (
         draft_contexts(worker),
-        replaced(draft, speculative_num_draft_tokens=width),
-        replaced(batch, out_cache_loc=slots.flatten(), extend_logprob_start_lens=None, **kept),
+        replaced(batch, **extend_fields(batch, slots.flatten())),
         replaced(result, next_token_ids=_pad_rows(result.next_token_ids, width)),
         replaced(output, hidden_states=_pad_rows(output.hidden_states, width)),
     ):
-        draft._draft_extend_for_decode(batch, result)
+        draft_extend(worker, batch, result, width)
 
 
 def draft_state(
@@ -63,26 +52,20 @@ def draft_state(
 ) -> dict[str, torch.Tensor]:
     """The draft state that a round starts from, at each request's last committed position.
 
-    ``batch``: a decode ``ScheduleBatch``. hidden: [batch, aux width], the target's hidden states
-    there; tokens: int64 [batch], the pending tokens. Returns ``topk_p`` and ``topk_index``
+    ``batch``: a decode batch. hidden: [batch, aux width], the target's hidden states there;
+    tokens: int64 [batch], the pending tokens. Returns ``topk_p`` and ``topk_index``
     [batch, topk] and ``hidden_states`` [batch, hidden].
     """
     state = EagleDraftInput()
     result = SimpleNamespace(
         next_token_ids=tokens,
         logits_output=SimpleNamespace(hidden_states=hidden),
-        accept_lens=torch.ones(len(tokens), dtype=torch.int32, device=batch.device),
+        accept_lens=torch.ones(len(tokens), dtype=torch.int32, device=tokens.device),
         new_seq_lens=batch.seq_lens,
         next_draft_input=state,
         prepared_draft_extend_inputs=None,
     )
-    cpu_lengths = batch.seq_lens_cpu
-    before = {
-        "seq_lens": batch.seq_lens - 1,
-        "seq_lens_cpu": None if cpu_lengths is None else cpu_lengths - 1,
-        "seq_lens_sum": None if cpu_lengths is None else int(cpu_lengths.sum()) - len(tokens),
-    }
-    with replaced(batch, **before):
+    with one_token_shorter(batch):
         extend_one_token(worker, batch, result, is_wanted)
     return {name: getattr(state, name) for name in ("topk_p", "topk_index", "hidden_states")}
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from sglang.srt.layers.radix_attention import RadixAttention
-from sglang.srt.mem_cache.memory_pool import KVWriteLoc, MHATokenToKVPool
+from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool
 from sglang.srt.model_executor.forward_batch_info import ForwardBatch, ForwardMode
-from sglang.srt.model_executor.forward_context import ForwardContext, forward_context
 from sglang.srt.speculative.eagle_info import EagleDraftExtendInput
 
-from spec_toggle.compat import draft_contexts
+from spec_toggle.compat.attention import attending, store_kv
+from spec_toggle.compat.draft import draft_contexts, draft_runner_of
 from spec_toggle.pending_log import Entries
 
 
@@ -29,9 +29,7 @@ class _KvOnlyBackend:
         self, q: Any, k: Any, v: Any, layer: Any, forward_batch: Any, *_: Any, **__: Any
     ) -> None:
         del q
-        self.token_to_kv_pool.set_kv_buffer(
-            layer, KVWriteLoc.for_batch(forward_batch), k, v, layer.k_scale, layer.v_scale
-        )
+        store_kv(self.token_to_kv_pool, layer, forward_batch, k, v)
         raise _KvWritten
 
 
@@ -45,18 +43,20 @@ class DraftKvWriter:
 
     def __init__(self, worker: Any) -> None:
         self._worker = worker
-        self._runner = worker.draft_worker.draft_runner
+        self._runner = draft_runner_of(worker)
         self._backend = _KvOnlyBackend(self._runner)
 
     @staticmethod
     def reason_against(worker: Any) -> str | None:
         """Why the draft's KV cannot be written this way, or None."""
-        runner = worker.draft_worker.draft_runner
+        runner = draft_runner_of(worker)
         layers = sum(isinstance(module, RadixAttention) for module in runner.model.modules())
         pool = runner.token_to_kv_pool
         if layers != 1:
             return f"the draft has {layers} attention layers, not one"
-        if not isinstance(pool, MHATokenToKVPool) or pool.requires_physical_write_loc:
+        if not isinstance(pool, MHATokenToKVPool) or getattr(
+            pool, "requires_physical_write_loc", False
+        ):
             return f"the draft's KV pool is a {type(pool).__name__}"
         return None
 
@@ -78,8 +78,10 @@ class DraftKvWriter:
                 num_tokens_for_logprob_per_req=1,
             ),
         )
-        context = ForwardContext(attn_backend=self._backend)
-        with draft_contexts(self._worker), forward_context(context, forward_batch=forward_batch):
+        with (
+            draft_contexts(self._worker),
+            attending(self._runner, forward_batch, self._backend),
+        ):
             try:
                 self._runner.model.forward(entries.tokens, entries.positions, forward_batch)
             except _KvWritten:

@@ -27,7 +27,8 @@ _installed: set[str] = set()
 @functools.cache
 def contract_problems() -> tuple[str, ...]:
     """What the source of the installed SGLang lacks of the contract."""
-    lacks = lacking(installed_source(), requirements())
+    source = installed_source()
+    lacks = lacking(source, requirements(source))
     return tuple(problem for problems in lacks.values() for problem in problems)
 
 
@@ -56,7 +57,7 @@ def refuse(problems: Iterable[str]) -> None:
 
 
 def install(hooks: Iterable[Hook]) -> None:
-    """Wrap each target with its handler, once in a process, over whatever is there by now.
+    """Wrap each target of this release with its handler, once in a process, over what is there.
 
     Not through ``HookRegistry.apply_hooks``: it leaves out targets that another plugin has hooked
     before, and only logs a hook that it cannot apply. Raises ConfigError, before any is installed
@@ -64,8 +65,10 @@ def install(hooks: Iterable[Hook]) -> None:
     """
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-    refuse(missing_targets(hooks))
-    for hook in hooks:
+    source = installed_source()
+    here = [hook for hook in hooks if hook.where is None or hook.where.holds(source)]
+    refuse(missing_targets(here))
+    for hook in here:
         if hook.target in _installed:
             continue
         before = pkgutil.resolve_name(hook.target)
@@ -90,8 +93,8 @@ def enable_server() -> None:
 def accept_engine_keywords() -> None:
     """Let ``Engine(enable_dynamic_spec=True, …)`` build its ServerArgs with our keywords.
 
-    ``ServerArgs`` is a C-level record that rejects unknown keywords and whose constructor cannot be
-    wrapped; the Engine class names its constructor in an attribute, which is set here.
+    ``ServerArgs`` rejects unknown keywords, and where it is a C-level record its constructor cannot
+    be wrapped; the Engine class names its constructor in an attribute, which is set here.
     """
     name = "sglang.srt.entrypoints.engine"
     if multiprocessing.parent_process() is not None and name not in sys.modules:

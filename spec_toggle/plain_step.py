@@ -7,17 +7,21 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from sglang.kernels.ops.speculative.cache_locs import assign_extend_cache_locs_uniform_func
 from sglang.srt.managers.utils import GenerationBatchResult
-from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode, ForwardBatch
-from sglang.srt.runtime_context import get_parallel
+from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode
 from sglang.srt.speculative.eagle_info import EagleDraftInput
 from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
 from spec_toggle.accounting import PLAIN_RESULT
-from spec_toggle.compat import replaced
+from spec_toggle.compat import has_field, replaced
+from spec_toggle.compat.batch import forward_batch, next_slots
+from spec_toggle.compat.draft import draft_runner_of
+from spec_toggle.compat.parallel import tensor_parallel_group
 from spec_toggle.decode_graphs import DecodeGraphs
 from spec_toggle.ranks import keep_sampled_tokens
+
+# Where the next draft input carries lengths, an event in it says that they are known.
+RELAYS_LENGTHS = not has_field(GenerationBatchResult, "new_seq_lens")
 
 
 @contextlib.contextmanager
@@ -49,8 +53,6 @@ class PlainStep:
 
     def __init__(self, worker: Any, graphs: DecodeGraphs | None) -> None:
         self._worker = worker
-        # False where the draft runs after each plain step.
-        self.is_target_last_reader = True
         self._target = worker.target_worker
         self._graphs = graphs
         self._ones = torch.empty(0, dtype=torch.int32)
@@ -58,84 +60,79 @@ class PlainStep:
     def run(
         self,
         batch: Any,
-        on_publish: Callable[[torch.Tensor], None] | None,
-        grammar_barrier: Callable[[], None] | None,
+        on_publish: Callable[[torch.Tensor], None] | None = None,
+        grammar_barrier: Callable[[], None] | None = None,
     ) -> tuple[Any, torch.Tensor]:
         """Forward the target natively and sample; return the result and the KV slots written.
 
-        ``batch``: a ``ScheduleBatch`` in decode mode with an ``EagleDraftInput``; unchanged on
-        return. The result reads like a round that accepted no draft: ``next_token_ids`` int64
+        ``batch``: what the worker is given, in decode mode with an ``EagleDraftInput``; unchanged
+        on return. The result reads like a round that accepted no draft: ``next_token_ids`` int64
         [batch] with stride 1, ``accept_lens`` int32 ones, ``logits_output.hidden_states``
         [batch, aux width], and the draft input of the batch with the new bonus tokens. Slots: int64
         [batch].
         """
-        runner = self._target.model_runner
-        draft_input = batch.spec_info
-        slots, new_seq_lens = self._slots(batch), batch.seq_lens + 1
+        slots = next_slots(batch, self._worker.req_to_token_pool.req_to_token)
+        new_seq_lens = batch.seq_lens + 1
+        next_draft_input = _next_draft_input(batch, new_seq_lens)
         if on_publish is not None:
             # A round knows its lengths after the forward, a plain step before it. Published now,
             # the next iteration's preparation need not queue behind this forward.
             on_publish(new_seq_lens)
         self._forget_reads()
-        native = contextlib.nullcontext() if self._graphs is None else self._graphs.active()
-        with native, stripped(batch, slots, new_seq_lens):
-            forward_batch = ForwardBatch.init_new(
-                batch,
-                runner,
-                capture_hidden_mode=CaptureHiddenMode.FULL,
-                return_hidden_states_before_norm=False,
-            )
-            forwarded = self._target.forward_batch_generation(
-                batch=None, forward_batch=forward_batch, is_verify=True
-            )
-        if self._graphs is not None:
-            self._graphs.count(forwarded.can_run_cuda_graph, len(batch.reqs))
+        inputs, forwarded = self._forward(batch, slots, new_seq_lens)
         if batch.has_grammar and grammar_barrier is not None:
             # The previous result's tokens must reach the grammar before its mask is built.
             grammar_barrier()
-        tokens = runner.sample(forwarded.logits_output, forward_batch).to(torch.int64)
-        is_greedy = batch.sampling_info.is_all_greedy
-        keep_sampled_tokens(get_parallel().tp_group, tokens, is_greedy)
-        result = self._result(batch, draft_input, forward_batch, forwarded, tokens, new_seq_lens)
+        tokens = self._target.model_runner.sample(forwarded.logits_output, inputs).to(torch.int64)
+        keep_sampled_tokens(tensor_parallel_group(), tokens, batch.sampling_info.is_all_greedy)
+        next_draft_input.bonus_tokens = tokens
+        result = self._result(batch, forwarded, tokens)
+        result.next_draft_input = next_draft_input
+        if not RELAYS_LENGTHS:
+            result.new_seq_lens, result.extra_keep_alive_refs = new_seq_lens, [inputs]
         return result, slots
+
+    def _forward(
+        self, batch: Any, slots: torch.Tensor, new_seq_lens: torch.Tensor
+    ) -> tuple[Any, Any]:
+        """The ``ForwardBatch``, and the target's result."""
+        native = contextlib.nullcontext() if self._graphs is None else self._graphs.active()
+        with native, stripped(batch, slots, new_seq_lens):
+            inputs = forward_batch(batch, self._target.model_runner, CaptureHiddenMode.FULL)
+            # No batch beside it.
+            forwarded = self._target.forward_batch_generation(None, inputs, is_verify=True)
+        if self._graphs is not None:
+            self._graphs.count(forwarded.can_run_cuda_graph, len(batch.reqs))
+        return inputs, forwarded
+
+    @staticmethod
+    def before(batch: Any) -> contextlib.AbstractContextManager[None]:
+        """``batch`` with the lengths before the step, inside the block: those that it has."""
+        del batch
+        return contextlib.nullcontext()
 
     def _forget_reads(self) -> None:
         """An event of an earlier forward must not pass for this one's."""
-        self._target.model_runner.shared_read_done_event = None
-        self._worker.draft_worker.draft_runner.shared_read_done_event = None
+        for runner in (self._target.model_runner, draft_runner_of(self._worker)):
+            if hasattr(runner, "shared_read_done_event"):
+                runner.shared_read_done_event = None
 
-    def publish_reads(self) -> None:
+    def finish(self, batch: Any, result: Any, is_target_last_reader: bool) -> None:
         """Tell the scheduler when this step has read the buffers that it shares.
 
         The scheduler fences its next write on the event of the draft runner, the last reader of a
         round. Where no draft forward has left one there, the target was the last reader. No event
-        at all makes the scheduler wait for the whole forward.
+        at all makes the scheduler wait for the whole forward. Releases before 0.5.18 have none.
         """
-        if self.is_target_last_reader:
-            draft_runner = self._worker.draft_worker.draft_runner
-            draft_runner.shared_read_done_event = self._target.model_runner.shared_read_done_event
-        self._target.model_runner.shared_read_done_event = None
+        del batch, result
+        target = self._target.model_runner
+        if not hasattr(target, "shared_read_done_event"):
+            return
+        if is_target_last_reader:
+            draft_runner_of(self._worker).shared_read_done_event = target.shared_read_done_event
+        target.shared_read_done_event = None
 
-    def _slots(self, batch: Any) -> torch.Tensor:
-        """The first reserved KV slot of each request, int64 [batch]."""
-        return assign_extend_cache_locs_uniform_func(
-            req_pool_indices=batch.req_pool_indices,
-            req_to_token=self._worker.req_to_token_pool.req_to_token,
-            start_offset=batch.seq_lens,
-            batch_size=len(batch.seq_lens),
-            draft_token_num=1,
-            device=batch.device,
-        )
-
-    def _result(
-        self,
-        batch: Any,
-        draft_input: EagleDraftInput,
-        forward_batch: Any,
-        forwarded: Any,
-        tokens: torch.Tensor,
-        new_seq_lens: torch.Tensor,
-    ) -> Any:
+    def _result(self, batch: Any, forwarded: Any, tokens: torch.Tensor) -> Any:
         logits_output = forwarded.logits_output
         if batch.return_logprob:
             # A round reports a row of log probabilities per request.
@@ -146,11 +143,8 @@ class PlainStep:
             can_run_cuda_graph=forwarded.can_run_cuda_graph,
             speculative_num_draft_tokens=1,
             accept_lens=self._accept_lens(len(tokens)),
-            new_seq_lens=new_seq_lens,
-            next_draft_input=_next_draft_input(batch, draft_input, tokens),
             routed_experts_output=forwarded.routed_experts_output,
             indexer_topk_output=forwarded.indexer_topk_output,
-            extra_keep_alive_refs=[forward_batch],
         )
         setattr(result, PLAIN_RESULT, True)
         return result
@@ -162,18 +156,21 @@ class PlainStep:
         return self._ones[:size]
 
 
-def _next_draft_input(
-    batch: Any, draft_input: EagleDraftInput, tokens: torch.Tensor
-) -> EagleDraftInput:
-    """The draft state is not moved by a plain step; only the pending token is new.
+def _next_draft_input(batch: Any, new_seq_lens: torch.Tensor) -> EagleDraftInput:
+    """The draft state is not moved by a plain step; only the pending token, still to come, is new.
 
-    With overlap it stays in the relay's buffers, which keep what a payload leaves out.
+    With overlap it stays in the relay's buffers, which from 0.5.23 on keep what a payload leaves
+    out. Where the draft input relays lengths too, the scheduler waits for its event before it
+    uses them; recorded here, before the forward, it does not wait for this step.
     """
-    if batch.enable_overlap:
-        return EagleDraftInput(bonus_tokens=tokens)
-    return EagleDraftInput(
-        topk_p=draft_input.topk_p,
-        topk_index=draft_input.topk_index,
-        hidden_states=draft_input.hidden_states,
-        bonus_tokens=tokens,
+    if not RELAYS_LENGTHS and batch.enable_overlap:
+        return EagleDraftInput()
+    before = batch.spec_info
+    state = EagleDraftInput(
+        topk_p=before.topk_p, topk_index=before.topk_index, hidden_states=before.hidden_states
     )
+    if RELAYS_LENGTHS:
+        device = torch.get_device_module(new_seq_lens.device)
+        state.new_seq_lens, state.verify_done = new_seq_lens, device.Event()
+        state.verify_done.record()
+    return state

@@ -67,13 +67,13 @@ def source_of(release: str) -> Source:
     return Source(zipfile.Path(wheel(release)))
 
 
-def support_table(lacks: Mapping[str, Collection[str]], places: int) -> str:
+def support_table(found: Mapping[str, tuple[Collection[str], int]]) -> str:
     """The README's table of releases, in Markdown.
 
-    ``lacks``: for each release, the targets that differ there, out of ``places`` in the contract.
+    ``found``: for each release, the targets that differ there, and how many it must have.
     """
     lines = ["| SGLang | status | what differs | patches |", "|---|---|---|---|"]
-    for release, targets in lacks.items():
+    for release, (targets, places) in found.items():
         if targets:
             status = "refused"
         elif release in SUPPORTED:

@@ -30,10 +30,13 @@ _releases: set[asyncio.Task[None]] = set()
 def serve(*_: Any, **__: Any) -> None:
     """Before the HTTP server starts: offer the endpoint in each process that will answer."""
     from sglang.srt.entrypoints.http_server import app
-    from sglang.srt.environ import envs
-    from sglang.srt.runtime_context import get_serving
 
     add_routes(app)
+    try:
+        from sglang.srt.environ import envs
+        from sglang.srt.runtime_context import get_serving
+    except ImportError:
+        return  # worker processes import the host's own application, whatever it is told
     if get_serving().tokenizer_worker_num > 1 and not envs.SGLANG_HTTP_SERVER_APP_PATH.is_set():
         # Worker processes import the application anew, and load no plugin.
         envs.SGLANG_HTTP_SERVER_APP_PATH.set(WORKER_APP)

@@ -6,6 +6,8 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from spec_toggle.args import ATTRIBUTE, FROM_CLI
+from spec_toggle.compat import build
 from spec_toggle.config import ConfigError
 from spec_toggle.state import KEY, describe
 from spec_toggle.steering import PREFIX, Order
@@ -30,11 +32,14 @@ def set_internal_state(original: Callable[..., Any], scheduler: Any, recv_req: A
             toggle.change_draft_sync(order.settings["draft_sync"])
     except ConfigError as error:
         logger.warning("Dynamic speculation: steering refused: %s", error)
-        return SetInternalStateReqOutput(updated=False)
-    return SetInternalStateReqOutput(updated=True)
+        return build(SetInternalStateReqOutput, updated=False, server_args={})
+    return build(SetInternalStateReqOutput, updated=True, server_args={})
 
 
 def get_internal_state(result: Any, scheduler: Any, *_: Any, **__: Any) -> None:
     toggle = getattr(scheduler.model_worker, "_dynamic_spec", None)
     if toggle is not None:
+        # 0.5.12 reports every attribute of its server arguments, ours too.
+        result.internal_state.pop(ATTRIBUTE, None)
+        result.internal_state.pop(FROM_CLI, None)
         result.internal_state[KEY] = describe(toggle.controller)

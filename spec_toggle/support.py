@@ -5,6 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from spec_toggle.compat.launch import (
+    has_multimodal_positions,
+    has_recurrent_state,
+    runner_has_recurrent_state,
+)
 from spec_toggle.config import ConfigError
 
 ALGORITHMS = ("EAGLE", "EAGLE3", "NEXTN")
@@ -115,15 +120,10 @@ def check_model(model_config: Any, device: str) -> None:
 
     ``model_config``: the host's ``ModelConfig`` of the target.
     """
-    from sglang.srt.configs.hybrid_arch import mambaish_config
-
     architecture = model_config.hf_config.architectures[0]
-    if mambaish_config(model_config) is not None:
-        raise ConfigError(
-            f"--enable-dynamic-spec does not work with {architecture}: its recurrent state is kept "
-            "by verified rounds only. Remove the flag."
-        )
-    if model_config.model_is_mrope:
+    if has_recurrent_state(model_config):
+        raise _recurrent(architecture)
+    if has_multimodal_positions(model_config):
         raise ConfigError(
             f"--enable-dynamic-spec does not work with {architecture}: multimodal positions of a "
             "plain step are not supported. Remove the flag."
@@ -133,6 +133,19 @@ def check_model(model_config: Any, device: str) -> None:
             f"--enable-dynamic-spec does not work with --device {device}: native decode graphs are "
             "captured on CUDA only. Remove the flag."
         )
+
+
+def check_runner(runner: Any) -> None:
+    """``check_model`` by what some releases know of a loaded target only."""
+    if runner_has_recurrent_state(runner):
+        raise _recurrent(runner.model_config.hf_config.architectures[0])
+
+
+def _recurrent(architecture: str) -> ConfigError:
+    return ConfigError(
+        f"--enable-dynamic-spec does not work with {architecture}: its recurrent state is kept "
+        "by verified rounds only. Remove the flag."
+    )
 
 
 def _check_draft(algorithm: str, path: str | None) -> None:

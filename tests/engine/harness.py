@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from spec_toggle.policy import Decision, Mode
+from tests.engine import interpreted
+from tests.engine.host import has_worker_batch, make_scheduler, run_event_loop
 
 Script = Callable[[int], bool]  # decode iteration -> whether it is PLAIN
 
@@ -108,20 +110,13 @@ class StepEngine:
     """Builds a scheduler for ``config`` and runs lists of requests through its own event loop."""
 
     def __init__(self, config: EngineConfig, target: str, draft: str) -> None:
-        from sglang.srt.managers.scheduler import Scheduler
         from sglang.srt.plugins import load_plugins
-        from sglang.srt.runtime_context import SpawnRanks, publish
-        from sglang.srt.server_args import PortArgs
 
         load_plugins()
+        if has_worker_batch() and not has_gpu():
+            interpreted.install()
         self.config = config
-        server_args = self._server_args(config, target, draft)
-        server_args.resolve_once()
-        server_args.check_server_args()
-        publish(server_args, role="scheduler", ranks=SpawnRanks(world_rank=0, gpu_id=0))
-        self.scheduler = Scheduler(server_args, PortArgs.init_new(server_args))
-        self.scheduler.ipc_channels.send_to_detokenizer.send_output = lambda *_, **__: None
-        self.scheduler.ipc_channels.send_to_tokenizer.send_output = lambda *_, **__: None
+        self.scheduler = make_scheduler(self._server_args(config, target, draft))
         self.initial_free = self.free_tokens()
         self.on_step: Callable[[int], None] | None = None
         self._count = 0
@@ -144,7 +139,7 @@ class StepEngine:
 
         values: dict[str, Any] = {
             "model_path": target,
-            **DEVICES["cuda" if has_gpu() else "cpu"],
+            **_device(),
             "grammar_backend": "xgrammar",
             "disable_overlap_schedule": not config.overlap,
             "page_size": config.page_size,
@@ -214,9 +209,7 @@ class StepEngine:
             assert clock or iteration < 20_000, "the engine does not finish"
             return []
 
-        scheduler.gracefully_exit = False
-        scheduler.ingest_requests = ingest
-        scheduler.run_event_loop()
+        run_event_loop(scheduler, ingest)
         return [Outcome(list(req.output_ids_through_stop), req) for req in reqs]
 
     def submit(self, request: Request) -> Any:
@@ -253,7 +246,7 @@ class StepEngine:
         return TokenizedGenerateReqInput(
             rid=f"request-{self._count}",
             input_text="",
-            input_ids=array("q", request.prompt),
+            input_ids=list(request.prompt) if has_worker_batch() else array("q", request.prompt),
             input_embeds=None,
             mm_inputs=None,
             token_type_ids=None,
@@ -264,6 +257,16 @@ class StepEngine:
             token_ids_logprob=None,
             stream=False,
         )
+
+
+def _device() -> dict[str, Any]:
+    values = dict(DEVICES["cuda" if has_gpu() else "cpu"])
+    if has_worker_batch():
+        if "cuda_graph_max_bs_decode" in values:
+            values["cuda_graph_max_bs"] = values.pop("cuda_graph_max_bs_decode")
+        else:
+            values.update(attention_backend="triton", disable_cuda_graph=True)  # interpreted
+    return values
 
 
 def activate_reference_engine() -> None:
@@ -280,5 +283,8 @@ def activate_reference_engine() -> None:
     from spec_toggle.reference.launch import activate
 
     torch.set_num_threads(1)
-    if not has_gpu():
-        activate()
+    if has_gpu():
+        return
+    activate()
+    if has_worker_batch():
+        interpreted.activate()

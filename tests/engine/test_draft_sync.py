@@ -13,6 +13,7 @@ from spec_toggle import adapters
 from spec_toggle.reference.tiny_text import held_out_prompts
 from tests.engine.engines import Engines
 from tests.engine.harness import EngineConfig, Request, Script, StepEngine
+from tests.engine.host import draft_of, draft_runner_of, updater_of
 
 Encode = Callable[[str], list[int]]
 Rounds = list[dict[str, Any]]
@@ -31,7 +32,7 @@ def prompts(encode: Encode) -> list[list[int]]:
 def record_rounds(engine: StepEngine, requests: list[Request], script: Script) -> Rounds:
     """The draft state and draft KV that every round of every request starts from."""
     worker = engine.scheduler.model_worker
-    draft, pool = worker.draft_worker, worker.draft_worker.draft_runner.token_to_kv_pool
+    draft, pool = draft_of(worker), draft_runner_of(worker).token_to_kv_pool
     table = worker.req_to_token_pool.req_to_token
     rounds: Rounds = []
     original = draft.draft
@@ -261,7 +262,7 @@ def test_nothing_is_pending_once_idle_or_when_memory_is_released(
     def watch(_: int) -> None:
         seen.append(engine.toggle.draft_sync.pending)
         if scheduler.is_fully_idle() and seen[-1]:
-            adapters.release_memory(scheduler.weight_updater)
+            adapters.release_memory(updater_of(scheduler))
             released.append(engine.toggle.draft_sync.pending)
 
     engine.on_step = watch

@@ -12,6 +12,7 @@ import pytest
 from spec_toggle.reference.tiny_text import held_out_prompts
 from tests.engine.engines import Engines
 from tests.engine.harness import EngineConfig, Outcome, Request, Script
+from tests.engine.host import draft_of, draft_runner_of, has_worker_batch, reporter_of
 
 Encode = Callable[[str], list[int]]
 
@@ -73,8 +74,9 @@ def test_trap_4_drafted_tokens_are_in_the_vocabulary_after_each_resume(
     sync: str, engines: Engines, prompts: list[list[int]]
 ) -> None:
     engine = engines.get(EngineConfig("tree", overlap=False, sync=sync))
-    draft = engine.scheduler.model_worker.draft_worker
-    vocab = draft.draft_runner.model_config.hf_config.draft_vocab_size
+    worker = engine.scheduler.model_worker
+    draft = draft_of(worker)
+    vocab = draft_runner_of(worker).model_config.hf_config.draft_vocab_size
     seen: list[Any] = []
     original = draft.draft
 
@@ -94,7 +96,7 @@ def test_trap_4_drafted_tokens_are_in_the_vocabulary_after_each_resume(
 def test_trap_5_reduced_draft_vocabulary(engines: Engines, prompts: list[list[int]]) -> None:
     engine = engines.get(CHAIN_OFF)
     worker = engine.scheduler.model_worker
-    draft = worker.draft_worker
+    draft = draft_of(worker)
     assert draft.hot_token_id is not None
     assert len(draft.hot_token_id) < worker.target_worker.model_config.vocab_size
     requests = [Request(prompt, max_new_tokens=40) for prompt in prompts[:6]]
@@ -108,8 +110,8 @@ def test_trap_6_statistics_of_an_interval_without_a_round(
     engines: Engines, prompts: list[list[int]]
 ) -> None:
     engine = engines.get(CHAIN)
-    reporter = engine.scheduler.metrics_reporter
-    interval = reporter.decode_log_interval
+    reporter = reporter_of(engine.scheduler)
+    interval = engine.scheduler.server_args.decode_log_interval
     outcome = engine.run([Request(prompts[0], max_new_tokens=5 * interval)], plain)[0]
     assert len(outcome.tokens) == 5 * interval
     assert outcome.req.spec_verify_ct == 0  # plain steps are not rounds
@@ -248,7 +250,7 @@ def test_trap_15_log_probabilities(engines: Engines, prompts: list[list[int]]) -
     for got, want in zip(outcomes, expected, strict=True):
         count = len(want.tokens)
         assert got.tokens == want.tokens
-        mine, theirs = got.req.logprob, want.req.logprob
+        mine, theirs = (getattr(o.req, "logprob", o.req) for o in (got, want))
         assert mine.output_token_logprobs_idx[:count] == theirs.output_token_logprobs_idx
         assert mine.output_token_logprobs_val[:count] == pytest.approx(
             theirs.output_token_logprobs_val, abs=1e-4
@@ -301,7 +303,14 @@ def test_trap_17_penalties_in_plain_steps(
 @pytest.mark.parametrize(
     "sampling",
     [
-        {"stop": [" the"]},
+        pytest.param(
+            {"stop": [" the"]},
+            marks=pytest.mark.xfail(
+                has_worker_batch(),
+                reason="on 0.5.12 a round, of static speculation too, goes on past a stop string",
+                strict=True,
+            ),
+        ),
         {"stop_token_ids": [32]},
         {"min_new_tokens": 5, "ignore_eos": False},
         {"ignore_eos": True},

@@ -25,13 +25,15 @@ def prompts(encode: Encode) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("sync", ["deferred", "eager", "off"])
-@pytest.mark.parametrize("speculation", ["chain", "tree"])
+@pytest.mark.parametrize(
+    ("speculation", "overlap"), [("chain", True), ("chain", False), ("tree", True)]
+)
 def test_plain_steps_replay_graphs(
-    speculation: str, sync: str, engines: Engines, prompts: list[list[int]]
+    speculation: str, overlap: bool, sync: str, engines: Engines, prompts: list[list[int]]
 ) -> None:
     requests = [Request(prompt, max_new_tokens=40) for prompt in prompts[:5]]
     expected = [o.tokens for o in engines.reference(requests)]
-    engine = engines.get(EngineConfig(speculation, sync=sync))
+    engine = engines.get(EngineConfig(speculation, overlap=overlap, sync=sync))
     outcomes = engine.run(requests, lambda step: step // 3 % 2 == 1)
     graphs, totals = engine.toggle.graphs, engine.toggle.controller.totals
     assert [o.tokens for o in outcomes] == expected

@@ -34,6 +34,26 @@ def test_settings_that_were_never_run_are_named(
     assert untested(SimpleNamespace(device=device, **{**SINGLE, **changes})) == expected
 
 
+@pytest.mark.parametrize(
+    ("device", "changes", "expected"),
+    [
+        (CPU, {}, []),
+        (CUDA, {}, ["SGLang 0.5.12.post1 was run on the CPU engine only"]),
+        (CPU, {"tp_size": 2}, ["--tp-size 2 was never run"]),
+        (
+            CUDA,
+            {"tp_size": 2},
+            ["SGLang 0.5.12.post1 was run on the CPU engine only", "--tp-size 2 was never run"],
+        ),
+    ],
+)
+def test_an_older_release_has_runs_of_its_own(
+    device: str, changes: dict[str, Any], expected: list[str]
+) -> None:
+    settings = SimpleNamespace(device=device, **{**SINGLE, **changes})
+    assert untested(settings, "0.5.12.post1") == expected
+
+
 def test_every_entry_names_a_setting_and_devices_that_exist() -> None:
     assert {coverage.field for coverage in RUN} == set(SINGLE)
     for coverage in RUN:
