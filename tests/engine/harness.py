@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from spec_toggle.demo.server import free_port
 from spec_toggle.policy import Decision, Mode
 from tests.engine import interpreted
 from tests.engine.host import has_worker_batch, make_scheduler, run_event_loop
@@ -149,6 +150,10 @@ class StepEngine:
             "random_seed": 0,
             "log_level": "warning",
             "decode_log_interval": 7,
+            # SGLang draws one from ``random``, which the seed makes the same in parallel workers.
+            "nccl_port": free_port(),
+            # An engine of tests waits for its next one while another process works.
+            "soft_watchdog_timeout": 36_000,
             **dict(config.extra),
         }
         if config.speculation != "none":
