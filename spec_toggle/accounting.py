@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from itertools import compress
 from typing import Any, NamedTuple
 
 from spec_toggle.compat import replaced
@@ -34,17 +35,24 @@ def resolve_tokens(
     is_plain = getattr(result, PLAIN_RESULT, False)
     live = [not (req.is_retracted or req.finished()) for req in batch.reqs]
     tokens = original(processor, result, batch)
-    counts = _count_output(batch.reqs, live, tokens)
     if is_plain:
-        for req, is_live, count in zip(batch.reqs, live, counts, strict=True):
-            if is_live:
-                req.spec_verify_ct -= 1
-                req.spec_correct_drafts_histogram[0] -= 1
-                if hasattr(req, CARRIER):
-                    setattr(req, CARRIER, getattr(req, CARRIER) + count)
-    verified = sum(len(run) for run, is_live in zip(tokens, live, strict=True) if is_live)
-    _count(processor, batch, result, Counts(sum(live), sum(counts), verified))
+        _take_back(list(compress(batch.reqs, live)))
+        counts = Counts(*(3 * [sum(live)]))
+    else:
+        verified = sum(map(len, compress(tokens, live)))
+        counts = Counts(sum(live), _count_output(batch.reqs, live, tokens), verified)
+    _count(processor, batch, result, counts)
     return tokens
+
+
+def _take_back(reqs: list[Any]) -> None:
+    """Undo the verify of a plain step; each request has got one token of it."""
+    carries = bool(reqs) and hasattr(reqs[0], CARRIER)
+    for req in reqs:
+        req.spec_verify_ct -= 1
+        req.spec_correct_drafts_histogram[0] -= 1
+        if carries:
+            setattr(req, CARRIER, getattr(req, CARRIER) + 1)
 
 
 class Counts(NamedTuple):
@@ -93,13 +101,12 @@ def process_decode(original: Callable[..., None], scheduler: Any, batch: Any, re
     toggle.process_plain_result(functools.partial(original, scheduler), batch, result)
 
 
-def _count_output(reqs: list[Any], live: list[bool], tokens: list[list[int]]) -> list[int]:
-    """Tokens that each client gets: a round's run may pass a request's last token."""
-    counts = []
-    for req, is_live, run in zip(reqs, live, tokens, strict=True):
-        left = req.sampling_params.max_new_tokens - len(req.output_ids) if is_live else 0
-        counts.append(max(0, min(len(run), left)))
-    return counts
+def _count_output(reqs: list[Any], live: list[bool], tokens: list[list[int]]) -> int:
+    """Tokens that clients get: a round's run may pass a request's last token."""
+    return sum(
+        max(0, min(len(run), req.sampling_params.max_new_tokens - len(req.output_ids)))
+        for req, run in compress(zip(reqs, tokens, strict=True), live)
+    )
 
 
 def update_spec_metrics(
