@@ -76,7 +76,7 @@ class SteppedServer:
         sync = make_draft_sync(DynamicSpecConfig(draft_sync=kind, sync_tokens=sync_tokens), worker)
         toggle = DynamicSpecWorker(worker, before.controller, sync, before.graphs)
         toggle.host_lengths, toggle.queue_length = before.host_lengths, before.queue_length
-        worker._dynamic_spec = toggle
+        worker._dynamic_spec = worker.req_to_token_pool._dynamic_spec = toggle
 
     def run(self, requests: Sequence[Request], script: Script | None) -> list[Any]:
         """Serve from an empty prefix cache; ``ticks`` are those of this run."""

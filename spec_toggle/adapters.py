@@ -103,7 +103,8 @@ def attach_toggle(result: None, scheduler: Any, *_: Any, **__: Any) -> None:
     draft_sync, graphs = worker._dynamic_spec_parts
     toggle = DynamicSpecWorker(worker, controller, draft_sync, graphs)
     toggle.queue_length = lambda: len(scheduler.waiting_queue)
-    worker._dynamic_spec = toggle
+    # The pool is how a batch of 0.5.12, which is prepared without its worker, finds the toggle.
+    worker._dynamic_spec = worker.req_to_token_pool._dynamic_spec = toggle
     if scheduler.enable_overlap and getattr(scheduler.future_map, "needs_cpu_seq_lens", False):
         toggle.host_lengths = HostLengths(worker.req_to_token_pool.req_to_token.shape[0])
         scheduler.future_map._dynamic_spec_lengths = toggle.host_lengths

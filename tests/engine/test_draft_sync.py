@@ -54,11 +54,14 @@ def record_rounds(engine: StepEngine, requests: list[Request], script: Script) -
             )
         return original(batch, **kwargs)
 
+    totals = engine.toggle.controller.totals
+    before = totals.plain_steps
     draft.draft = draft_round
     try:
         engine.run(requests, script)
     finally:
         del draft.draft
+    assert (totals.plain_steps > before) == any(map(script, range(20)))
     return rounds
 
 
