@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from tests.engine.harness import Request, StepEngine
+from tests.engine.host import run_event_loop
 
 TOTALS = ("plain_steps", "rounds", "switches")
 
@@ -90,9 +91,7 @@ class SteadyLoad:
         for request in self._initial:
             self._admit(request)
         self._phase = self._phases(settle_s, window_s)
-        self._scheduler.gracefully_exit = False
-        self._scheduler.ingest_requests = self._ingest
-        self._scheduler.run_event_loop()
+        run_event_loop(self._scheduler, self._ingest)
         return self._last.since(self._first)
 
     def _ingest(self, *_: Any, **__: Any) -> list[Any]:
