@@ -1,13 +1,15 @@
 """``python3 -m benchmarks.grid``: output tokens/s over concurrency, accept length and context.
 
-Steps the real scheduler in this process, under a load that keeps a fixed number of requests in it,
-so that one start serves the whole grid of an arm. What HTTP and tokenizers cost is left out; it is
-the same for every arm (``benchmarks.envelope`` has it in).
+Steps the real scheduler in this process, so that one start serves the whole grid of an arm. Every
+cell is a batch that arrives at once, whose prefill is timed, and that then decodes for a while
+without anybody coming or going. What HTTP costs is left out (``benchmarks.envelope`` has it in).
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
+import os
 import statistics
 import sys
 from collections.abc import Iterator
@@ -26,13 +28,15 @@ ARMS = ("none", "static", *TOGGLE, "none_again")
 DEFAULT_ARMS = "none,static,auto,plain_deferred,plain_off,none_again"
 WITH_ROUNDS = ("static", "auto", "threshold", "spec")
 LONG, DOCUMENTS, OWN = 1024, 8, 32
+GROWTH = 512  # output tokens of a request in the largest batch, at most
 ANY = "any"
 SCHEMA = (
     "arms.<arm>.<context>.<accept>.<concurrency>: output_tok_s in the window; accept_len: tokens "
     "per round; plain_share: of decode iterations; switches; ratio: output_tok_s over the better "
-    f"of static at this accept length and the mean of none and none_again. accept {ANY!r}: the arm "
-    f"makes no rounds. context: prompt tokens; of a prompt of {LONG} or more all but {OWN} are one "
-    f"of {DOCUMENTS} documents that the prefix cache holds."
+    f"of static at this accept length and the mean of none and none_again; prefill_s: from the "
+    f"arrival of all requests to the last first token. accept {ANY!r}: the arm makes no rounds. "
+    f"context: prompt tokens; of a prompt of {LONG} or more all but {OWN} are one of {DOCUMENTS} "
+    f"documents that the prefix cache holds."
 )
 
 
@@ -44,6 +48,8 @@ def main(argv: list[str] | None = None) -> int:
         print(f"grid: error: unknown arm {unknown[0]!r}; known: {', '.join(ARMS)}", file=sys.stderr)
         return 2
     chosen.accept = chosen.accepts[0]
+    # Admits the whole batch, although its requests may ask for more tokens than the pool has.
+    os.environ["SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION"] = "16"
     models = prepare_engine(chosen)
     arms: dict[str, Any] = {}
     for arm, server in _servers(wanted, models, chosen):
@@ -59,15 +65,9 @@ def _servers(
     wanted: list[str], models: ModelPair, chosen: argparse.Namespace
 ) -> Iterator[tuple[str, SteppedServer]]:
     """Every arm with its engine; arms of the toggle that follow each other share one."""
-    server, kind = None, ""
-    for arm in wanted:
-        needed = "toggle" if arm in TOGGLE else arm
-        if server is None or kind != needed:
-            if server is not None:
-                server.close()
-            server, kind = _server(needed, models, chosen), needed
-        yield arm, server
-    if server is not None:
+    for kind, arms in itertools.groupby(wanted, lambda arm: "toggle" if arm in TOGGLE else arm):
+        server = _server(kind, models, chosen)
+        yield from ((arm, server) for arm in arms)
         server.close()
 
 
@@ -75,7 +75,7 @@ def _server(kind: str, models: ModelPair, chosen: argparse.Namespace) -> Stepped
     largest = max(chosen.levels)
     own = max([context for context in chosen.contexts if context < LONG], default=OWN)
     shared = sum(DOCUMENTS * context for context in chosen.contexts if context >= LONG)
-    tokens = own + chosen.output_len + shared // largest
+    tokens = own + GROWTH + shared // largest
     shape = (models, "none" if kind in WITHOUT else chosen.spec, chosen.attention, largest, tokens)
     if kind != "toggle":
         return SteppedServer(*shape, sync=None)
@@ -90,17 +90,19 @@ def _measure(arm: str, server: SteppedServer, chosen: argparse.Namespace) -> dic
     cells: dict[str, Any] = {}
     for context in chosen.contexts:
         documents = DOCUMENTS if context >= LONG else 0
-        prompts = Prompts(server.vocab_size, context, chosen.output_len, documents, OWN)
+        prompts = Prompts(server.vocab_size, context, documents, OWN)
         server.engine.flush()
-        server.engine.run([*prompts.warm_up(), *prompts.initial(1)])
+        server.engine.run([*prompts.warm_up(), *prompts.take(1, output_len=8)])
         levels = chosen.long_levels if documents else chosen.levels
         for accept in chosen.accepts if arm in WITH_ROUNDS else (None,):
             if accept is not None:
                 change_simulated_accept(accept)
             found = {}
             for level in levels:
-                load = SteadyLoad(server.engine, prompts, level)
-                found[str(level)] = load.measure(settle_s, chosen.seconds).summary()
+                load = SteadyLoad(server.engine, prompts.take(level))
+                found[str(level)] = load.measure(settle_s, chosen.seconds)
+                if not documents:  # a full cache would be evicted in the window
+                    server.engine.flush()
             key = ANY if accept is None else f"{accept:g}"
             cells.setdefault(str(context), {})[key] = found
             rates = "  ".join(f"{n}: {cell['output_tok_s']:.0f}" for n, cell in found.items())
@@ -165,9 +167,7 @@ def _text(item: tuple[str, dict[str, Any]]) -> str:
 
 
 def _save(chosen: argparse.Namespace, models: ModelPair, arms: dict[str, Any]) -> Any:
-    provenance = engine_provenance(
-        "benchmarks.grid", chosen, models, output_len=chosen.output_len, window_s=chosen.seconds
-    )
+    provenance = engine_provenance("benchmarks.grid", chosen, models, window_s=chosen.seconds)
     provenance["simulated_accept"] = chosen.accepts
     name = f"{models.label}-{chosen.spec}"
     return save_json(chosen.out, "grid", provenance, name, SCHEMA, arms)
@@ -181,9 +181,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--contexts", type=int, nargs="+", default=[256, 8192 - 32], help="prompt tokens")
     add("--long-levels", type=int, nargs="+", default=[1, 4, 16, 32, 64, 128, 256])
     add("--accepts", type=float, nargs="+", default=[1.6, 2.6, 3.4], help="simulated lengths")
-    add("--output-len", type=int, default=256)
     add("--threshold", type=int, default=24, help="of the arm threshold")
-    add("--seconds", type=float, default=3.0, help="measured time of a cell")
+    add("--seconds", type=float, default=1.5, help="measured time of a cell")
     add_engine_options(parser)
     return parser
 

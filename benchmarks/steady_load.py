@@ -1,4 +1,4 @@
-"""A fixed number of requests in a stepped scheduler: as one ends, the next arrives."""
+"""A constant batch in a stepped scheduler: its requests arrive at once, and none ends."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from tests.engine.harness import Request, StepEngine
 from tests.engine.host import run_event_loop
 
 TOTALS = ("plain_steps", "rounds", "switches")
+ENDLESS = 4096  # output tokens: more than a window gives
 
 
 class Window(NamedTuple):
@@ -47,28 +48,19 @@ class Prompts:
     prefix cache holds once it has seen them. Decoding still reads every token of them.
     """
 
-    def __init__(
-        self, vocab_size: int, length: int, output_len: int, documents: int = 0, own: int = 32
-    ) -> None:
+    def __init__(self, vocab_size: int, length: int, documents: int = 0, own: int = 32) -> None:
         self._rng = random.Random(length)
         self._vocab_size = vocab_size
-        self._output_len = output_len
         self._own = own if documents else length
         self._documents = [self._tokens(length - own) for _ in range(documents)] or [[]]
 
     def warm_up(self) -> list[Request]:
         return [Request(doc, 0, 1) for doc in self._documents if doc]
 
-    def initial(self, count: int) -> list[Request]:
-        """As if service had been going on: outputs with an even share of every length left."""
-        lengths = [1 + (i * self._output_len) // count for i in range(count)]
-        self._rng.shuffle(lengths)
-        return [next(self.next(length)) for length in lengths]
-
-    def next(self, length: int | None = None) -> Iterator[Request]:
-        while True:
-            prompt = [*self._rng.choice(self._documents), *self._tokens(self._own)]
-            yield Request(prompt, 0, length or self._output_len)
+    def take(self, count: int, output_len: int = ENDLESS) -> list[Request]:
+        """New requests, the documents in turn."""
+        shared = [self._documents[i % len(self._documents)] for i in range(count)]
+        return [Request([*doc, *self._tokens(self._own)], 0, output_len) for doc in shared]
 
     def _tokens(self, count: int) -> list[int]:
         return [self._rng.randrange(self._vocab_size) for _ in range(count)]
@@ -77,35 +69,41 @@ class Prompts:
 class SteadyLoad:
     """Feeds ``engine``'s own event loop, and reads its requests before and after the window."""
 
-    def __init__(self, engine: StepEngine, prompts: Prompts, size: int) -> None:
+    def __init__(self, engine: StepEngine, requests: list[Request]) -> None:
         self._engine = engine
         self._scheduler = engine.scheduler
-        self._initial = prompts.initial(size)
-        self._next = prompts.next()
-        self._size = size
-        self._live: list[Any] = []
-        self._ended = Window()
+        self._requests = requests
 
-    def measure(self, settle_s: float, window_s: float) -> Window:
-        """Serve until all initial requests decode, ``settle_s`` more, then a window; then stop."""
-        for request in self._initial:
-            self._admit(request)
+    def measure(self, settle_s: float, window_s: float) -> dict[str, Any]:
+        """Serve until all requests decode, ``settle_s`` more, then a window; then stop.
+
+        Returns:
+            The window's summary, and ``prefill_s`` from the arrival to everybody's first token.
+
+        Raises:
+            RuntimeError: a request ended, so the batch was not what it should have been.
+        """
         self._phase = self._phases(settle_s, window_s)
         run_event_loop(self._scheduler, self._ingest)
-        return self._last.since(self._first)
+        if self._ended:
+            raise RuntimeError(f"{self._ended} requests ended before the window did")
+        return {**self._last.since(self._first).summary(), "prefill_s": self._prefill_s}
 
     def _ingest(self, *_: Any, **__: Any) -> list[Any]:
         next(self._phase)
         return []
 
     def _phases(self, settle_s: float, window_s: float) -> Iterator[None]:
-        while self._scheduler.waiting_queue or not self._live[-1].output_ids:
-            self._top_up()
+        arrival = time.perf_counter()
+        self._live = [self._engine.submit(request) for request in self._requests]
+        while not all(req.output_ids for req in self._live):
             yield
-        yield from self._serve(settle_s)
+        self._prefill_s = time.perf_counter() - arrival
+        yield from _wait(settle_s)
         self._first = self._seen()
-        yield from self._serve(window_s)
+        yield from _wait(window_s)
         self._last = self._seen()
+        self._ended = sum(req.finished() for req in self._live)
         self._engine.abort_all()
         while not all(req.finished() for req in self._live):
             yield
@@ -114,34 +112,20 @@ class SteadyLoad:
         self._scheduler.gracefully_exit = True
         yield
 
-    def _serve(self, seconds: float) -> Iterator[None]:
-        end = time.perf_counter() + seconds
-        while time.perf_counter() < end:
-            self._top_up()
-            yield
-
-    def _top_up(self) -> None:
-        ended = [req for req in self._live if req.finished()]
-        if ended:
-            self._ended = self._add(self._ended, ended)
-            self._live = [req for req in self._live if not req.finished()]
-        while len(self._live) < self._size:
-            self._admit(next(self._next))
-
-    def _admit(self, request: Request) -> None:
-        self._live.append(self._engine.submit(request))
-
     def _seen(self) -> Window:
-        seen = self._add(self._ended, self._live)._replace(seconds=time.perf_counter())
+        seen = Window(
+            time.perf_counter(),
+            tokens=sum(len(req.output_ids) for req in self._live),
+            verifications=sum(req.spec_verify_ct for req in self._live),
+            accepted=sum(req.spec_num_correct_drafts for req in self._live),
+        )
         if self._engine.config.sync is None:
             return seen
         totals = self._engine.toggle.controller.totals
         return seen._replace(**{name: getattr(totals, name) for name in TOTALS})
 
-    @staticmethod
-    def _add(total: Window, reqs: list[Any]) -> Window:
-        return total._replace(
-            tokens=total.tokens + sum(len(req.output_ids) for req in reqs),
-            verifications=total.verifications + sum(req.spec_verify_ct for req in reqs),
-            accepted=total.accepted + sum(req.spec_num_correct_drafts for req in reqs),
-        )
+
+def _wait(seconds: float) -> Iterator[None]:
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        yield

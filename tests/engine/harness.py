@@ -12,7 +12,7 @@ from typing import Any
 from spec_toggle.demo.server import free_port
 from spec_toggle.policy import Decision, Mode
 from tests.engine import interpreted
-from tests.engine.host import has_worker_batch, make_scheduler, run_event_loop
+from tests.engine.host import draft_runner_of, has_worker_batch, make_scheduler, run_event_loop
 
 Script = Callable[[int], bool]  # decode iteration -> whether it is PLAIN
 
@@ -123,7 +123,7 @@ class StepEngine:
         self._count = 0
 
     def close(self) -> None:
-        """Drop the process groups, so that this process can build another engine."""
+        """Drop the process groups and the device memory, so that this process can build another."""
         from sglang.srt.distributed.parallel_state import (
             destroy_distributed_environment,
             destroy_model_parallel,
@@ -131,6 +131,7 @@ class StepEngine:
 
         destroy_model_parallel()
         destroy_distributed_environment()
+        _release_device_memory(self.scheduler)
         del self.scheduler
         gc.collect()
 
@@ -262,6 +263,22 @@ class StepEngine:
             token_ids_logprob=None,
             stream=False,
         )
+
+
+def _release_device_memory(scheduler: Any) -> None:
+    """Weights and KV. Threads of the scheduler's hold it for as long as the process lives."""
+    import torch
+
+    workers = [scheduler.tp_worker.model_runner]
+    if scheduler.draft_worker is not None:
+        workers.append(draft_runner_of(scheduler.model_worker))
+    for runner in workers:
+        pool = runner.token_to_kv_pool
+        for tensor in (*runner.model.parameters(), *pool.k_buffer, *pool.v_buffer):
+            if tensor.is_cuda:
+                tensor.untyped_storage().resize_(0)
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 def _device() -> dict[str, Any]:

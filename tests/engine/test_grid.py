@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 
 def test_cells_are_what_their_arm_and_accept_length_say(tmp_path: Path) -> None:
     shape = ("--model", "dummy-tiny", "--levels", "1", "4", "--contexts", "48", "1100")
-    sizes = ("--long-levels", "4", "--output-len", "16", "--seconds", "1")
+    sizes = ("--long-levels", "4", "--seconds", "1")
     arms = run_benchmark(
         tmp_path,
         "grid",
@@ -30,15 +30,14 @@ def test_cells_are_what_their_arm_and_accept_length_say(tmp_path: Path) -> None:
             assert cell["accept_len"] == pytest.approx(float(accept), abs=0.4)
     for cell in arms["plain_deferred"]["48"]["any"].values():
         assert cell["plain_share"] == 1 and cell["accept_len"] is None and cell["ratio"] > 0
+        assert cell["prefill_s"] > 0
     assert "ratio" in arms["static"]["48"]["1.6"]["1"]
     assert "ratio" not in arms["none"]["48"]["any"]["1"]
 
 
 def test_long_prompts_share_documents() -> None:
-    prompts = Prompts(vocab_size=100, length=40, output_len=8, documents=2, own=4)
+    prompts = Prompts(vocab_size=100, length=40, documents=2, own=4)
     documents = {tuple(request.prompt) for request in prompts.warm_up()}
-    first = prompts.initial(count=8)
-    assert {tuple(request.prompt[:36]) for request in first} == documents
-    assert {len(request.prompt) for request in first} == {40}
-    assert sorted(request.max_new_tokens for request in first) == list(range(1, 9))
-    assert next(prompts.next()).max_new_tokens == 8
+    taken = prompts.take(8)
+    assert {tuple(request.prompt[:36]) for request in taken} == documents
+    assert {len(request.prompt) for request in taken} == {40}
