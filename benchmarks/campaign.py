@@ -48,7 +48,7 @@ STAGES = {
     "grid-flashinfer": Stage(
         "the same with flashinfer, which compiles its kernels at the first start",
         590,
-        ("benchmarks.grid --contexts 256 --attention flashinfer --seconds 2",),
+        ("benchmarks.grid --contexts 256 --attention flashinfer",),
     ),
     "grid-tree": Stage(
         "the same with a tree",

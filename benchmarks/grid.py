@@ -28,15 +28,17 @@ ARMS = ("none", "static", *TOGGLE, "none_again")
 DEFAULT_ARMS = "none,static,auto,plain_deferred,plain_off,none_again"
 WITH_ROUNDS = ("static", "auto", "threshold", "spec")
 LONG, DOCUMENTS, OWN = 1024, 8, 32
-GROWTH = 512  # output tokens of a request in the largest batch, at most
+# Output tokens of a request before the window and in it, and of all in it: few need more rounds.
+SETTLE, WINDOW, WINDOW_OF_ALL = 32, 96, 1024
+GROWTH = 256  # room for output tokens in the largest batch, per request
 ANY = "any"
 SCHEMA = (
-    "arms.<arm>.<context>.<accept>.<concurrency>: output_tok_s in the window; accept_len: tokens "
-    "per round; plain_share: of decode iterations; switches; ratio: output_tok_s over the better "
-    f"of static at this accept length and the mean of none and none_again; prefill_s: from the "
-    f"arrival of all requests to the last first token. accept {ANY!r}: the arm makes no rounds. "
-    f"context: prompt tokens; of a prompt of {LONG} or more all but {OWN} are one of {DOCUMENTS} "
-    f"documents that the prefix cache holds."
+    "arms.<arm>.<context>.<accept>.<concurrency>: output_tok_s in the window, which begins and "
+    "ends at a number of output tokens; accept_len: tokens per round; plain_share: of decode "
+    "iterations; switches; ratio: output_tok_s over the better of static at this accept length and "
+    "the mean of none and none_again; prefill_s: from the arrival of all requests to the last "
+    f"first token. accept {ANY!r}: the arm makes no rounds. context: prompt tokens; of a prompt of "
+    f"{LONG} or more all but {OWN} are one of {DOCUMENTS} documents that the prefix cache holds."
 )
 
 
@@ -86,7 +88,6 @@ def _measure(arm: str, server: SteppedServer, chosen: argparse.Namespace) -> dic
     """The cells of one arm, by context, accept length and concurrency."""
     if arm in TOGGLE:
         _set_policy(arm, server, chosen.threshold)
-    settle_s = 1.5 if arm == "auto" else 0.5  # auto learns from what it sees
     cells: dict[str, Any] = {}
     for context in chosen.contexts:
         documents = DOCUMENTS if context >= LONG else 0
@@ -100,7 +101,8 @@ def _measure(arm: str, server: SteppedServer, chosen: argparse.Namespace) -> dic
             found = {}
             for level in levels:
                 load = SteadyLoad(server.engine, prompts.take(level))
-                found[str(level)] = load.measure(settle_s, chosen.seconds)
+                window = max(WINDOW, WINDOW_OF_ALL // level)
+                found[str(level)] = load.measure(SETTLE, window, chosen.limit_s)
                 if not documents:  # a full cache would be evicted in the window
                     server.engine.flush()
             key = ANY if accept is None else f"{accept:g}"
@@ -167,7 +169,7 @@ def _text(item: tuple[str, dict[str, Any]]) -> str:
 
 
 def _save(chosen: argparse.Namespace, models: ModelPair, arms: dict[str, Any]) -> Any:
-    provenance = engine_provenance("benchmarks.grid", chosen, models, window_s=chosen.seconds)
+    provenance = engine_provenance("benchmarks.grid", chosen, models, limit_s=chosen.limit_s)
     provenance["simulated_accept"] = chosen.accepts
     name = f"{models.label}-{chosen.spec}"
     return save_json(chosen.out, "grid", provenance, name, SCHEMA, arms)
@@ -182,7 +184,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--long-levels", type=int, nargs="+", default=[1, 4, 16, 32, 64, 128, 256])
     add("--accepts", type=float, nargs="+", default=[1.6, 2.6, 3.4], help="simulated lengths")
     add("--threshold", type=int, default=24, help="of the arm threshold")
-    add("--seconds", type=float, default=1.5, help="measured time of a cell")
+    add("--limit-s", type=float, default=8.0, help="a window ends at this time at the latest")
     add_engine_options(parser)
     return parser
 

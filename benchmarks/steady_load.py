@@ -74,8 +74,11 @@ class SteadyLoad:
         self._scheduler = engine.scheduler
         self._requests = requests
 
-    def measure(self, settle_s: float, window_s: float) -> dict[str, Any]:
-        """Serve until all requests decode, ``settle_s`` more, then a window; then stop.
+    def measure(self, settle: int, window: int, limit_s: float) -> dict[str, Any]:
+        """Serve until all requests decode, ``settle`` tokens per request more, then a window of
+        ``window`` tokens per request, of at most ``limit_s``; then stop.
+
+        Tokens, not seconds: how long an iteration takes depends on the context that it reads.
 
         Returns:
             The window's summary, and ``prefill_s`` from the arrival to everybody's first token.
@@ -83,7 +86,7 @@ class SteadyLoad:
         Raises:
             RuntimeError: a request ended, so the batch was not what it should have been.
         """
-        self._phase = self._phases(settle_s, window_s)
+        self._phase = self._phases(settle, window, limit_s)
         run_event_loop(self._scheduler, self._ingest)
         if self._ended:
             raise RuntimeError(f"{self._ended} requests ended before the window did")
@@ -93,15 +96,15 @@ class SteadyLoad:
         next(self._phase)
         return []
 
-    def _phases(self, settle_s: float, window_s: float) -> Iterator[None]:
+    def _phases(self, settle: int, window: int, limit_s: float) -> Iterator[None]:
         arrival = time.perf_counter()
         self._live = [self._engine.submit(request) for request in self._requests]
         while not all(req.output_ids for req in self._live):
             yield
         self._prefill_s = time.perf_counter() - arrival
-        yield from _wait(settle_s)
+        yield from self._serve(settle, limit_s)
         self._first = self._seen()
-        yield from _wait(window_s)
+        yield from self._serve(window, limit_s)
         self._last = self._seen()
         self._ended = sum(req.finished() for req in self._live)
         self._engine.abort_all()
@@ -112,10 +115,19 @@ class SteadyLoad:
         self._scheduler.gracefully_exit = True
         yield
 
+    def _serve(self, tokens: int, limit_s: float) -> Iterator[None]:
+        target = self._tokens() + tokens * len(self._live)
+        end = time.perf_counter() + limit_s
+        while self._tokens() < target and time.perf_counter() < end:
+            yield
+
+    def _tokens(self) -> int:
+        return sum(len(req.output_ids) for req in self._live)
+
     def _seen(self) -> Window:
         seen = Window(
             time.perf_counter(),
-            tokens=sum(len(req.output_ids) for req in self._live),
+            tokens=self._tokens(),
             verifications=sum(req.spec_verify_ct for req in self._live),
             accepted=sum(req.spec_num_correct_drafts for req in self._live),
         )
@@ -123,9 +135,3 @@ class SteadyLoad:
             return seen
         totals = self._engine.toggle.controller.totals
         return seen._replace(**{name: getattr(totals, name) for name in TOTALS})
-
-
-def _wait(seconds: float) -> Iterator[None]:
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end:
-        yield

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 
+@functools.cache  # it parses a file of SGLang's, and is asked for every request
 def has_worker_batch() -> bool:
     """Whether the installed SGLang is of the ``ModelWorkerBatch`` generation (0.5.12)."""
     from spec_toggle.contract import WORKER_BATCH

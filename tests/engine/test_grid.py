@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 
 def test_cells_are_what_their_arm_and_accept_length_say(tmp_path: Path) -> None:
     shape = ("--model", "dummy-tiny", "--levels", "1", "4", "--contexts", "48", "1100")
-    sizes = ("--long-levels", "4", "--seconds", "1")
+    sizes = ("--long-levels", "4")
     arms = run_benchmark(
         tmp_path,
         "grid",
