@@ -23,6 +23,8 @@ ARMS = (
     "adaptive",
 )
 SPECULATIONS = {"chain": (3, 1, 4), "tree": (3, 4, 8)}  # steps, topk, draft tokens
+# Tokens of a prefill that graphs are captured for: a few of SGLang's sixty, which take a minute.
+PREFILL_SIZES = (256, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
 
 # KV slots a request may hold beyond its own tokens: speculation reserves two draft windows.
 SLACK_TOKENS = 64

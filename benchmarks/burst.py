@@ -1,22 +1,27 @@
 """``python3 -m benchmarks.burst``: every arm under load that changes.
 
 Steps the real scheduler in this process; requests arrive by the clock, the same ones for every arm.
-The arms ``static`` and ``toggle_*`` are one engine: held in SPEC, or under the threshold policy.
+The arms ``static``, ``toggle_*`` and ``auto`` are one engine: held in SPEC, under the threshold
+policy with that draft sync, or under the policy ``auto``.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from benchmarks import trace
+from benchmarks.models import ModelPair
 from benchmarks.results import save_json
 from benchmarks.stepped_options import add_engine_options, engine_provenance, prepare_engine
 from benchmarks.stepping import SteppedServer
 
-ARMS = ("none", "static", "adaptive", "toggle_eager", "toggle_deferred")
+ARMS = ("none", "static", "toggle_eager", "toggle_deferred", "auto", "adaptive")
+OWN_ENGINE = ("none", "adaptive")
 SCHEMA = (
     "arms.<arm>.<trace>: output_tok_s from the first arrival to the last token; tpot: per request, "
     "(last - first result) / tokens between; goodput_req_s: requests/s whose time per token is "
@@ -34,27 +39,36 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     models = prepare_engine(chosen)
     results: dict[str, Any] = {}
-    tokens = chosen.input_len + chosen.output_len
-    shared: SteppedServer | None = None
-    for arm in wanted:
-        is_shared = arm not in ("none", "adaptive")
-        if shared is not None and not is_shared:
-            shared.close()
-            shared = None
-        spec = "none" if arm == "none" else chosen.spec
-        shape = (models, spec, chosen.attention, chosen.largest, tokens)
-        if arm == "adaptive":  # upstream's own, in the toggle's place
-            server = SteppedServer(*shape, sync=None, speculative_adaptive=True)
-        else:
-            server = shared or SteppedServer(*shape)
-        results[arm] = {name: _serve(server, arm, name, chosen) for name in chosen.traces}
-        if is_shared:
-            shared = server
-        else:
-            server.close()
+    kinds = itertools.groupby(wanted, lambda arm: arm if arm in OWN_ENGINE else "toggle")
+    for kind, arms in kinds:
+        server = _server(kind, models, chosen)
+        for arm in arms:
+            results[arm] = {name: _serve(server, arm, name, chosen) for name in chosen.traces}
+            path = _save(chosen, models, results)  # after every arm: a later one may fail
+        server.close()
     _print_table(results)
-    _save(chosen, models, results)
+    print(f"results: {path}")
     return 0
+
+
+def _server(kind: str, models: ModelPair, chosen: argparse.Namespace) -> SteppedServer:
+    tokens = chosen.input_len + chosen.output_len
+    spec = "none" if kind == "none" else chosen.spec
+    settings: dict[str, Any] = {"sync": None}
+    if kind == "toggle":
+        settings = {"sync": "deferred", "dynamic_spec_policy": "auto"}
+    elif kind == "adaptive":
+        settings["speculative_adaptive"] = True
+    return SteppedServer(
+        models,
+        spec,
+        chosen.attention,
+        chosen.largest,
+        tokens,
+        # Most prefills are of one request, and without graphs as slow as four decode iterations.
+        prefill_graphs=True,
+        **settings,
+    )
 
 
 def make_rate(name: str, chosen: argparse.Namespace) -> trace.Rate:
@@ -67,29 +81,37 @@ def make_rate(name: str, chosen: argparse.Namespace) -> trace.Rate:
 
 
 def _serve(server: SteppedServer, arm: str, name: str, chosen: argparse.Namespace) -> Any:
-    from spec_toggle.policy import ThresholdPolicy
-
     times = trace.arrivals(make_rate(name, chosen), chosen.seconds, chosen.seed)
     requests = server.random_requests(len(times), chosen.input_len, chosen.output_len)
     warm_up = server.random_requests(min(48, len(times)), chosen.input_len, 32)
-    script = (lambda _: False) if arm == "static" else None
-    if arm.startswith("toggle_"):
-        server.use_sync(arm.removeprefix("toggle_"), chosen.sync_tokens)
     for phase in (warm_up, requests):
-        if arm.startswith("toggle_"):
-            server.engine.toggle.controller.policy = ThresholdPolicy(
-                chosen.threshold, chosen.threshold - chosen.threshold // 8, 16
-            )
+        if arm not in OWN_ENGINE:
+            _set_policy(server, arm, chosen)
         before = _switches(server)
         start = time.perf_counter()
         for request, when in zip(phase, times, strict=False):
             request.arrival = when
-        served = server.serve(phase, script, lambda _, t0=start: time.perf_counter() - t0)
+        served = server.serve(phase, None, lambda _, t0=start: time.perf_counter() - t0)
     measured = trace.summarise(served, chosen.deadline_ms)
     measured["switches"] = _switches(server) - before
     measured["timeline"] = trace.timeline(served)
     print(f"{arm} {name}: {measured['output_tok_s']:.0f} tok/s", flush=True)
     return measured
+
+
+def _set_policy(server: SteppedServer, arm: str, chosen: argparse.Namespace) -> None:
+    from spec_toggle.policy import ThresholdPolicy
+    from tests.engine.harness import ScriptedPolicy
+
+    controller = server.engine.toggle.controller
+    server.use_sync("eager" if arm == "toggle_eager" else "deferred", chosen.sync_tokens)
+    if arm == "auto":
+        controller.policy = server.launched_policy
+    elif arm == "static":
+        controller.policy = ScriptedPolicy(lambda _: False)
+    else:
+        resume_at = chosen.threshold - chosen.threshold // 8
+        controller.policy = ThresholdPolicy(chosen.threshold, resume_at, 16)
 
 
 def _switches(server: SteppedServer) -> int:
@@ -110,7 +132,7 @@ def _print_table(results: dict[str, Any]) -> None:
     Console(width=120).print(table)
 
 
-def _save(chosen: argparse.Namespace, models: Any, results: dict[str, Any]) -> None:
+def _save(chosen: argparse.Namespace, models: ModelPair, results: dict[str, Any]) -> Path:
     provenance = engine_provenance(
         "benchmarks.burst",
         chosen,
@@ -120,10 +142,8 @@ def _save(chosen: argparse.Namespace, models: Any, results: dict[str, Any]) -> N
         deadline_ms=chosen.deadline_ms,
         load={name: getattr(chosen, name) for name in ("low", "high", "period", "seconds", "seed")},
     )
-    path = save_json(
-        chosen.out, "burst", provenance, f"{models.label}-{chosen.spec}", SCHEMA, results
-    )
-    print(f"results: {path}")
+    name = f"{models.label}-{chosen.spec}"
+    return save_json(chosen.out, "burst", provenance, name, SCHEMA, results)
 
 
 def _parser() -> argparse.ArgumentParser:

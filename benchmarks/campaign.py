@@ -14,6 +14,8 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+from benchmarks.arms import PREFILL_SIZES
+
 
 class Stage(NamedTuple):
     """``commands``: what follows ``python3 -m``; ``limit_s``: of each of them."""
@@ -23,13 +25,13 @@ class Stage(NamedTuple):
     commands: tuple[str, ...]
 
 
-# Prefill graphs off: capturing them takes a minute per server, and every arm goes without them.
+_PREFILL_GRAPHS = f"--cuda-graph-bs-prefill {' '.join(map(str, PREFILL_SIZES))}"
 _ENVELOPE = (
     "benchmarks.envelope --threshold 24 --seconds 4 --parallel-starts 3 "
-    "--server-args='--cuda-graph-backend-prefill disabled'"
+    f"--server-args='{_PREFILL_GRAPHS}'"
 )
 _OFF_ARMS = "--arms forced_plain_off,forced_plain_deferred,none_again --levels 64,128,256"
-_TENSOR_PARALLEL = "--server-args='--cuda-graph-backend-prefill disabled --tp-size 2'"
+_TENSOR_PARALLEL = f"--server-args='{_PREFILL_GRAPHS} --tp-size 2'"
 
 STAGES = {
     "tests": Stage(

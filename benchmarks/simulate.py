@@ -1,8 +1,8 @@
 """``python3 -m benchmarks.simulate``: policies on traces, with their regret against an oracle.
 
-No server runs. Iterations take what a cost table says, by default the one measured in a result
-file; requests join at the next iteration, and prefills cost nothing. The regret of an iteration is
-the time it takes beyond what the better mode takes for the same tokens at the same load.
+No server runs. Iterations take what a profile of the policy ``auto`` says, by default one of an
+H200; requests join at the next iteration, and prefills cost nothing. The regret of an iteration
+is the time it takes beyond what the better mode takes for the same tokens at the same load.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import argparse
 import json
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +19,14 @@ from benchmarks.traces import Trace, synthetic
 from spec_toggle.acceptance import AcceptEstimate
 from spec_toggle.config import DynamicSpecConfig
 from spec_toggle.controller import Controller
-from spec_toggle.cost import CostTable, Timing
+from spec_toggle.cost import CostTable, Grid
 from spec_toggle.live_costs import IterationTimer, LiveCosts, Observations
 from spec_toggle.load import LoadSample
 from spec_toggle.policy import Decision, Mode
+from spec_toggle.profile_store import read_profile
 
 RESULTS = Path(__file__).parent / "results"
-MEASURED = RESULTS / "envelope-0.5.23-h200-triton-dummy-8b-256x256-3-1-4-off-2.6.json"
+MEASURED = RESULTS / "profile-0.5.23-h200-triton-dummy-8b-chain.json"
 MAX_RUNNING = 256
 MAX_ACCEPT = 4.0
 
@@ -132,28 +133,14 @@ class Simulation:
         return int(accept) + (self._rng.random() < accept % 1)
 
 
-def measured_table(path: Path) -> CostTable:
-    """Plain-step and round times from the arms ``none`` and ``static`` of an envelope file."""
-    arms = json.loads(path.read_text())["arms"]
-    plain, static = arms["none"]["levels"], arms["static"]["levels"]
-    levels = sorted(set(plain) & set(static), key=int)
-    plain_ms = tuple(plain[n]["tpot_ms_p50"] for n in levels)
-    round_ms = tuple(static[n]["tpot_ms_p50"] * static[n]["accept_len"] for n in levels)
-    count = ((1,) * len(levels),)
-    return CostTable(tuple(map(int, levels)), (0,), (plain_ms,), (round_ms,), count, count)
-
-
 def distorted(table: CostTable, share: float, seed: int) -> CostTable:
     """The table a server might believe: each cell wrong by up to ``share``."""
     rng = random.Random(seed)
-    timings = [
-        Timing(mode, size, 0, table.ms(mode, size, 0) * (1 + rng.uniform(-share, share)))
-        for mode in Mode
-        for size in table.batch_sizes
-    ]
-    unknown = ((0,) * len(table.batch_sizes),)
-    blank = CostTable(table.batch_sizes, (0,), table.plain_ms, table.round_ms, unknown, unknown)
-    return blank.corrected(timings)
+
+    def wrong(grid: Grid) -> Grid:
+        return tuple(tuple(ms * (1 + rng.uniform(-share, share)) for ms in row) for row in grid)
+
+    return replace(table, plain_ms=wrong(table.plain_ms), round_ms=wrong(table.round_ms))
 
 
 def make_controller(name: str, believed: CostTable, clock: Callable[[], float]) -> Controller:
@@ -195,7 +182,7 @@ def plot(outcomes: dict[str, dict[str, Outcome]], path: Path) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python3 -m benchmarks.simulate", description=__doc__)
-    parser.add_argument("--costs", type=Path, default=MEASURED, help="envelope result file")
+    parser.add_argument("--costs", type=Path, default=MEASURED, help="saved profile")
     parser.add_argument("--trace", type=Path, nargs="*", default=[], help="recorded traces, JSON")
     parser.add_argument("--policies", default="spec,plain,threshold-24,threshold-32,auto")
     parser.add_argument("--seconds", type=float, default=120, help="length of synthetic traces")
@@ -203,7 +190,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, help="write PATH.json and PATH.png")
     given = parser.parse_args(argv)
-    truth = measured_table(given.costs)
+    truth = read_profile(given.costs).table
     believed = distorted(truth, given.table_error, given.seed)
     traces = [Trace.read(path) for path in given.trace] or synthetic(given.seconds, given.seed)
     outcomes: dict[str, dict[str, Outcome]] = {}

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from benchmarks.arms import graph_limit
+from benchmarks.arms import PREFILL_SIZES, graph_limit
 from benchmarks.models import ModelPair
 from benchmarks.trace import Served
 from tests.engine.harness import EngineConfig, Request, StepEngine
@@ -35,6 +35,7 @@ class SteppedServer:
         largest: int,
         tokens: int,
         sync: str | None = "off",
+        prefill_graphs: bool = False,
         **settings: Any,
     ) -> None:
         """``largest``: batch size; ``tokens``: longest request, prompt and output.
@@ -45,7 +46,7 @@ class SteppedServer:
         extra: dict[str, Any] = {"chunked_prefill_size": 8192}
         if is_dummy:
             extra.update(load_format="dummy", skip_tokenizer_init=True, grammar_backend="none")
-        extra.update(device_settings(attention, largest))
+        extra.update(device_settings(attention, largest, prefill_graphs))
         extra.update(settings)
         config = EngineConfig(
             speculation,
@@ -97,8 +98,10 @@ class SteppedServer:
             now = clock(0)
             for req in batch.reqs:
                 seen = events.setdefault(req.rid, [])
-                if len(req.output_ids) > (seen[-1][1] if seen else 0):
-                    seen.append((now, len(req.output_ids)))
+                # A client does not get what a round gives past the last token.
+                tokens = min(len(req.output_ids), req.sampling_params.max_new_tokens)
+                if tokens > (seen[-1][1] if seen else 0):
+                    seen.append((now, tokens))
             return done
 
         scheduler.process_batch_result = process
@@ -175,18 +178,20 @@ def change_simulated_accept(length: float) -> None:
     spec_utils.SIMULATE_ACC_LEN = length
 
 
-def device_settings(attention: str, largest: int) -> dict[str, Any]:
+def device_settings(attention: str, largest: int, prefill_graphs: bool) -> dict[str, Any]:
     """Settings of an engine with graphs up to the batch ``largest``; the CPU engine needs none."""
     if attention == "intel_amx":
         return {}
     limit = graph_limit()
-    no_prefill_graphs: dict[str, Any] = {"cuda_graph_backend_prefill": "disabled"}
+    prefill: dict[str, Any] = {"cuda_graph_backend_prefill": "disabled"}
     if limit == "cuda_graph_max_bs":  # SGLang 0.5.12
-        no_prefill_graphs = {"disable_piecewise_cuda_graph": True}
+        prefill = {"disable_piecewise_cuda_graph": True}
+    elif prefill_graphs:
+        prefill = {"cuda_graph_bs_prefill": list(PREFILL_SIZES)}
     return {
         "dtype": "bfloat16",
         "attention_backend": attention,
         limit: largest,
-        **no_prefill_graphs,
+        **prefill,
         "mem_fraction_static": 0.8,
     }

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import math
 
-# A load whose break-even is below this share of another's is worth a probe of its own.
-EASIER = 0.8
-
 
 class AcceptEstimate:
     """Expected tokens per round and request, from observed rounds.
@@ -17,7 +14,7 @@ class AcceptEstimate:
     """
 
     def __init__(
-        self, prior: float, prior_weight: float = 8, memory: float = 512, half_life: int = 256
+        self, prior: float, prior_weight: float = 8, memory: float = 256, half_life: int = 256
     ) -> None:
         self._prior = prior
         self._prior_weight = prior_weight
@@ -31,6 +28,11 @@ class AcceptEstimate:
     def value(self) -> float:
         total = self._prior * self._prior_weight + self._tokens
         return total / (self._prior_weight + self.weight)
+
+    @property
+    def seen(self) -> float:
+        """What the rounds gave that were observed, however long ago; the prior without any."""
+        return self._tokens / self.weight if self.weight else self._prior
 
     def observe(self, rounds: int, tokens: int) -> None:
         """``rounds``: requests times rounds; ``tokens``: what these rounds gave them."""
@@ -47,32 +49,38 @@ class AcceptEstimate:
 class ProbeSchedule:
     """When a short burst of the other mode is allowed, and how long it is.
 
-    At most ``rounds`` of every ``interval`` iterations: below 1 % with these defaults. Each probe
-    that only confirms the mode doubles the wait at that load, up to ``max_interval``.
+    A burst that is to show the accept length comes as soon as what it loses is ``SHARE`` of the
+    time since the last one: a load near the break-even is looked at often, one far from it rarely.
     """
 
-    rounds = 8
+    SHARE = 0.01
+    # Rounds of one request that show an accept length, and in how many iterations: at batch 1 the
+    # few that are affordable, at a large batch those whose results are in before the burst ends.
+    WANTED = 64
+    SHORTEST, LONGEST = 3, 8
+    # Iterations between two bursts at least, and between two that are to time a mode.
+    PAUSE, COST_PAUSE = 512, 1024
 
-    def __init__(self, interval: int = 1024, max_interval: int = 2048, first: int = 128) -> None:
-        self._base = interval
-        self._max = max_interval
-        self.interval = interval
-        self._waited = interval - first
-        self._refused_at = 0.0
+    def __init__(self, first: int = 128) -> None:
+        """``first``: iterations until the first burst that is to time a mode."""
+        self._waited = self.COST_PAUSE - first
 
     def wait(self) -> None:
-        """One iteration without a probe."""
+        """One iteration without a burst."""
         self._waited += 1
 
-    def is_due(self, break_even: float = 0.0) -> bool:
-        """``break_even``: accept length that pays now. Well below that of the last vain probe, the
-        load is another one, and no backing off applies.
-        """
-        is_easier = break_even < EASIER * self._refused_at
-        return self._waited >= (self._base if is_easier else self.interval)
+    def rounds(self, batch_size: float) -> int:
+        """Length of a burst that is to show the accept length."""
+        return min(self.LONGEST, max(self.SHORTEST, math.ceil(self.WANTED / batch_size)))
 
-    def finish(self, is_confirmed: bool, break_even: float = 0.0) -> None:
-        """A probe is over; ``is_confirmed``: it changed nothing."""
+    def is_due(self, lost: float) -> bool:
+        """``lost``: what the burst loses if it changes nothing, in iterations of the mode that
+        runs."""
+        return self._waited >= max(self.PAUSE, lost / self.SHARE)
+
+    def is_due_for_cost(self) -> bool:
+        return self._waited >= self.COST_PAUSE
+
+    def finish(self) -> None:
+        """A burst is over."""
         self._waited = 0
-        self._refused_at = break_even if is_confirmed else 0.0
-        self.interval = min(self.interval * 2, self._max) if is_confirmed else self._base

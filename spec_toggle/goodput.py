@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 # Rounds of one request below which an estimate is too old or too thin to leave PLAIN on.
 TRUSTED_ROUNDS = 64
+# What a switch to SPEC and back costs, in rounds.
+RESUME_ROUNDS = 1
 # Share of the KV pool above which a switch back is considered twice as long.
 KV_PRESSURE = 0.95
 # Where the search for the boundary ends.
@@ -119,22 +121,29 @@ class GoodputPolicy:
         gain = self.gain(inputs)
         if gain < 1:
             return self._switch(Mode.PLAIN, inputs)
-        if self._probes.is_due() and self._lacks(Mode.PLAIN, inputs):
-            return self._start_probe(Mode.PLAIN, is_for_cost=True)
+        if self._probes.is_due_for_cost() and self._lacks(Mode.PLAIN, inputs):
+            return self._start_probe(Mode.PLAIN, self._probes.LONGEST, is_for_cost=True)
         return Decision(Mode.SPEC, f"gain {gain:.2f}")
 
     def _decide_in_plain(self, inputs: Inputs, sample: LoadSample) -> Decision:
         break_even = self._break_even(inputs)
-        if self._probes.is_due() and self._lacks(Mode.SPEC, inputs):
-            return self._start_probe(Mode.SPEC, is_for_cost=True)
+        if self._probes.is_due_for_cost() and self._lacks(Mode.SPEC, inputs):
+            return self._start_probe(Mode.SPEC, self._probes.LONGEST, is_for_cost=True)
         is_trusted = self._accept.weight >= TRUSTED_ROUNDS
         gain = inputs.accept / break_even
         if is_trusted and gain > 1 + self._margin:
             return self._dwell_in_plain(inputs, sample)
         self._high_steps = 0
-        if not is_trusted and self._probes.is_due(break_even) and self._can_pay(break_even):
-            return self._start_probe(Mode.SPEC, is_for_cost=False)
+        rounds = self._probes.rounds(inputs.batch_size)
+        if not is_trusted and self._can_pay(break_even) and self._may_probe(rounds, break_even):
+            return self._start_probe(Mode.SPEC, rounds, is_for_cost=False)
         return Decision(Mode.PLAIN, f"gain {gain:.2f}")
+
+    def _may_probe(self, rounds: int, break_even: float) -> bool:
+        """At once where what was last seen would pay now: the load has become another one."""
+        seen = self._accept.seen
+        lost = (rounds + RESUME_ROUNDS) * max(0.0, break_even - seen)
+        return seen > (1 + self._margin) * break_even or self._probes.is_due(lost)
 
     def _dwell_in_plain(self, inputs: Inputs, sample: LoadSample) -> Decision:
         self._high_steps += 1
@@ -155,9 +164,9 @@ class GoodputPolicy:
     def _lacks(self, mode: Mode, inputs: Inputs) -> bool:
         return not self._costs.table.is_measured(mode, inputs.batch_size, inputs.context)
 
-    def _start_probe(self, mode: Mode, is_for_cost: bool) -> Decision:
+    def _start_probe(self, mode: Mode, length: int, is_for_cost: bool) -> Decision:
         self._high_steps = 0
-        self._probe = Probe(mode, self._probes.rounds - 1, is_for_cost)
+        self._probe = Probe(mode, length - 1, is_for_cost)
         return Decision(mode, self._probe_reason(self._probe), PROBE)
 
     def _continue_probe(self, probe: Probe, inputs: Inputs) -> Decision:
@@ -168,10 +177,8 @@ class GoodputPolicy:
             return Decision(probe.mode, self._probe_reason(probe), PROBE)
         self._probe = None
         # Timings reach the table with the next correction; until then the mode stays.
-        is_worth_it = not probe.is_for_cost and self.gain(inputs) > 1 + self._margin
-        is_confirmed = not probe.is_for_cost and not is_worth_it
-        self._probes.finish(is_confirmed, self._break_even(inputs))
-        if is_worth_it:
+        self._probes.finish()
+        if not probe.is_for_cost and self.gain(inputs) > 1 + self._margin:
             return self._switch(Mode.SPEC, inputs, "probe, ")
         return Decision(self._mode, f"probe over, gain {self.gain(inputs):.2f}")
 
