@@ -38,9 +38,13 @@ STAGES = {
         "do the GPU tests pass", 420, ("pytest tests/gpu tests/engine/test_sampling.py -q",)
     ),
     "grid": Stage(
-        "auto against the better arm, accept 1.6, 2.6 and 3.4; the off tax with prefills",
+        "auto against the better arm, accept 1.6, 2.6 and 3.4; the off tax, with arrivals too",
         590,
-        ("benchmarks.grid --contexts 256",),
+        (
+            "benchmarks.grid --contexts 256",
+            "benchmarks.grid --contexts 256 --arms none,plain_deferred,plain_off,none_again "
+            "--turnover 256 --levels 16 64 128 256",
+        ),
     ),
     "grid-long": Stage(
         "the same at 8k of context",

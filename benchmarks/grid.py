@@ -2,7 +2,8 @@
 
 Steps the real scheduler in this process, so that one start serves the whole grid of an arm. Every
 cell is a batch that arrives at once, whose prefill is timed, and that then decodes for a while
-without anybody coming or going. What HTTP costs is left out (``benchmarks.envelope`` has it in).
+without anybody coming or going; with ``--turnover``, as each request ends the next arrives. What
+HTTP costs is left out (``benchmarks.envelope`` has it in).
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ SETTLE, WINDOW, WINDOW_OF_ALL = 32, 96, 1024
 GROWTH = 256  # room for output tokens in the largest batch, per request
 ANY = "any"
 SCHEMA = (
-    "arms.<arm>.<context>.<accept>.<concurrency>: output_tok_s in the window, which begins and "
-    "ends at a number of output tokens; accept_len: tokens per round; plain_share: of decode "
-    "iterations; switches; ratio: output_tok_s over the better of static at this accept length and "
-    "the mean of none and none_again; prefill_s: from the arrival of all requests to the last "
-    f"first token. accept {ANY!r}: the arm makes no rounds. context: prompt tokens; of a prompt of "
+    "arms.<arm>.<context>.<accept>.<concurrency>: tokens and output_tok_s in the window, which "
+    "begins and ends at a number of output tokens; accept_len: tokens per round; plain_share: of "
+    "decode iterations; switches; ratio: output_tok_s over the better of static at this accept "
+    "length and the mean of none and none_again; prefill_s: from the arrival of all requests to "
+    f"the last first token. accept {ANY!r}: the arm makes no rounds. context: prompt tokens; of "
     f"{LONG} or more all but {OWN} are one of {DOCUMENTS} documents that the prefix cache holds."
 )
 
@@ -77,11 +78,12 @@ def _server(kind: str, models: ModelPair, chosen: argparse.Namespace) -> Stepped
     largest = max(chosen.levels)
     own = max([context for context in chosen.contexts if context < LONG], default=OWN)
     shared = sum(DOCUMENTS * context for context in chosen.contexts if context >= LONG)
-    tokens = own + GROWTH + shared // largest
+    tokens = own + max(GROWTH, chosen.turnover) + shared // largest
     shape = (models, "none" if kind in WITHOUT else chosen.spec, chosen.attention, largest, tokens)
-    if kind != "toggle":
-        return SteppedServer(*shape, sync=None)
-    return SteppedServer(*shape, sync="deferred", dynamic_spec_policy="auto")
+    settings: dict[str, Any] = {"sync": None}
+    if kind == "toggle":
+        settings = {"sync": "deferred", "dynamic_spec_policy": "auto"}
+    return SteppedServer(*shape, prefill_graphs=chosen.turnover > 0, **settings)
 
 
 def _measure(arm: str, server: SteppedServer, chosen: argparse.Namespace) -> dict[str, Any]:
@@ -100,8 +102,8 @@ def _measure(arm: str, server: SteppedServer, chosen: argparse.Namespace) -> dic
                 change_simulated_accept(accept)
             found = {}
             for level in levels:
-                load = SteadyLoad(server.engine, prompts.take(level))
-                window = max(WINDOW, WINDOW_OF_ALL // level)
+                load = _load(server, prompts, level, chosen.turnover)
+                window = max(chosen.turnover or WINDOW, WINDOW_OF_ALL // level)
                 found[str(level)] = load.measure(SETTLE, window, chosen.limit_s)
                 if not documents:  # a full cache would be evicted in the window
                     server.engine.flush()
@@ -110,6 +112,13 @@ def _measure(arm: str, server: SteppedServer, chosen: argparse.Namespace) -> dic
             rates = "  ".join(f"{n}: {cell['output_tok_s']:.0f}" for n, cell in found.items())
             print(f"{arm} context {context} accept {key}  {rates}", flush=True)
     return cells
+
+
+def _load(server: SteppedServer, prompts: Prompts, level: int, turnover: int) -> SteadyLoad:
+    if not turnover:
+        return SteadyLoad(server.engine, prompts.take(level))
+    requests = prompts.take_in_turns(level, turnover)
+    return SteadyLoad(server.engine, requests, lambda: prompts.take(1, turnover)[0])
 
 
 def _set_policy(arm: str, server: SteppedServer, threshold: int) -> None:
@@ -169,9 +178,11 @@ def _text(item: tuple[str, dict[str, Any]]) -> str:
 
 
 def _save(chosen: argparse.Namespace, models: ModelPair, arms: dict[str, Any]) -> Any:
-    provenance = engine_provenance("benchmarks.grid", chosen, models, limit_s=chosen.limit_s)
+    provenance = engine_provenance(
+        "benchmarks.grid", chosen, models, limit_s=chosen.limit_s, turnover=chosen.turnover
+    )
     provenance["simulated_accept"] = chosen.accepts
-    name = f"{models.label}-{chosen.spec}"
+    name = f"{models.label}-{chosen.spec}" + ("-turnover" if chosen.turnover else "")
     return save_json(chosen.out, "grid", provenance, name, SCHEMA, arms)
 
 
@@ -184,6 +195,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--long-levels", type=int, nargs="+", default=[1, 4, 16, 32, 64, 128, 256])
     add("--accepts", type=float, nargs="+", default=[1.6, 2.6, 3.4], help="simulated lengths")
     add("--threshold", type=int, default=24, help="of the arm threshold")
+    add("--turnover", type=int, default=0, metavar="TOKENS", help="outputs of requests that end")
     add("--limit-s", type=float, default=8.0, help="a window ends at this time at the latest")
     add_engine_options(parser)
     return parser

@@ -1,10 +1,11 @@
-"""A constant batch in a stepped scheduler: its requests arrive at once, and none ends."""
+"""A batch of constant size in a stepped scheduler: nobody comes or goes, or as one ends the next
+arrives."""
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from tests.engine.harness import Request, StepEngine
@@ -34,6 +35,7 @@ class Window(NamedTuple):
         """Without a round no accept length, without the toggle no share of plain steps."""
         iterations = self.plain_steps + self.rounds
         return {
+            "tokens": self.tokens,
             "output_tok_s": self.tokens / self.seconds,
             "accept_len": 1 + self.accepted / self.verifications if self.verifications else None,
             "plain_share": self.plain_steps / iterations if iterations else None,
@@ -62,6 +64,12 @@ class Prompts:
         shared = [self._documents[i % len(self._documents)] for i in range(count)]
         return [Request([*doc, *self._tokens(self._own)], 0, output_len) for doc in shared]
 
+    def take_in_turns(self, count: int, output_len: int) -> list[Request]:
+        """Requests that end one after the other, evenly, as if service had been going on."""
+        lengths = [1 + i * output_len // count for i in range(count)]
+        self._rng.shuffle(lengths)
+        return [request for length in lengths for request in self.take(1, length)]
+
     def _tokens(self, count: int) -> list[int]:
         return [self._rng.randrange(self._vocab_size) for _ in range(count)]
 
@@ -69,10 +77,18 @@ class Prompts:
 class SteadyLoad:
     """Feeds ``engine``'s own event loop, and reads its requests before and after the window."""
 
-    def __init__(self, engine: StepEngine, requests: list[Request]) -> None:
+    def __init__(
+        self,
+        engine: StepEngine,
+        requests: list[Request],
+        successor: Callable[[], Request] | None = None,
+    ) -> None:
+        """``successor``: makes the request that takes an ended one's place; None: none may end."""
         self._engine = engine
         self._scheduler = engine.scheduler
         self._requests = requests
+        self._successor = successor
+        self._gone = Window()
 
     def measure(self, settle: int, window: int, limit_s: float) -> dict[str, Any]:
         """Serve until all requests decode, ``settle`` tokens per request more, then a window of
@@ -106,7 +122,7 @@ class SteadyLoad:
         self._first = self._seen()
         yield from self._serve(window, limit_s)
         self._last = self._seen()
-        self._ended = sum(req.finished() for req in self._live)
+        self._ended = sum(req.finished() for req in self._live) if not self._successor else 0
         self._engine.abort_all()
         while not all(req.finished() for req in self._live):
             yield
@@ -119,19 +135,35 @@ class SteadyLoad:
         target = self._tokens() + tokens * len(self._live)
         end = time.perf_counter() + limit_s
         while self._tokens() < target and time.perf_counter() < end:
+            if self._successor is not None:
+                self._replace_ended(self._successor)
             yield
 
+    def _replace_ended(self, successor: Callable[[], Request]) -> None:
+        for index, req in enumerate(self._live):
+            if req.finished():
+                self._gone = _with_requests(self._gone, [req])
+                self._live[index] = self._engine.submit(successor())
+
     def _tokens(self) -> int:
-        return sum(len(req.output_ids) for req in self._live)
+        return self._gone.tokens + _output(self._live)
 
     def _seen(self) -> Window:
-        seen = Window(
-            time.perf_counter(),
-            tokens=self._tokens(),
-            verifications=sum(req.spec_verify_ct for req in self._live),
-            accepted=sum(req.spec_num_correct_drafts for req in self._live),
-        )
+        seen = _with_requests(self._gone, self._live)._replace(seconds=time.perf_counter())
         if self._engine.config.sync is None:
             return seen
         totals = self._engine.toggle.controller.totals
         return seen._replace(**{name: getattr(totals, name) for name in TOTALS})
+
+
+def _output(reqs: list[Any]) -> int:
+    """Tokens that clients get: a round may give more than were asked for."""
+    return sum(min(len(req.output_ids), req.sampling_params.max_new_tokens) for req in reqs)
+
+
+def _with_requests(window: Window, reqs: list[Any]) -> Window:
+    return window._replace(
+        tokens=window.tokens + _output(reqs),
+        verifications=window.verifications + sum(req.spec_verify_ct for req in reqs),
+        accepted=window.accepted + sum(req.spec_num_correct_drafts for req in reqs),
+    )

@@ -35,6 +35,20 @@ def test_cells_are_what_their_arm_and_accept_length_say(tmp_path: Path) -> None:
     assert "ratio" not in arms["none"]["48"]["any"]["1"]
 
 
+def test_requests_that_end_are_replaced(tmp_path: Path) -> None:
+    arms = run_benchmark(
+        tmp_path,
+        "grid",
+        "intel_amx",
+        *("--arms", "none,plain_off", "--model", "dummy-tiny", "--model-dir", str(tmp_path / "m")),
+        *("--levels", "4", "--contexts", "48", "--turnover", "16"),
+    )
+    for name in arms:
+        cell = arms[name]["48"]["any"]["4"]
+        # More than the four first requests may give.
+        assert cell["tokens"] > 4 * 16 and cell["output_tok_s"] > 0
+
+
 def test_long_prompts_share_documents() -> None:
     prompts = Prompts(vocab_size=100, length=40, documents=2, own=4)
     documents = {tuple(request.prompt) for request in prompts.warm_up()}
