@@ -178,7 +178,7 @@ def change_simulated_accept(length: float) -> None:
     spec_utils.SIMULATE_ACC_LEN = length
 
 
-def device_settings(attention: str, largest: int, prefill_graphs: bool) -> dict[str, Any]:
+def device_settings(attention: str, largest: int, prefill_graphs: bool = False) -> dict[str, Any]:
     """Settings of an engine with graphs up to the batch ``largest``; the CPU engine needs none."""
     if attention == "intel_amx":
         return {}
