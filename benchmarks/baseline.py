@@ -49,8 +49,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("stored", type=Path)
     parser.add_argument("--tolerance", type=float, default=0.03)
     chosen = parser.parse_args(argv)
-    documents = [json.loads(path.read_text()) for path in (chosen.new, chosen.stored)]
-    fallen, compared = regressions(*documents, tolerance=chosen.tolerance)
+    new, stored = (json.loads(path.read_text()) for path in (chosen.new, chosen.stored))
+    fallen, compared = regressions(new, stored, chosen.tolerance)
     if not compared:
         print("baseline: the two results share no ratio to compare", file=sys.stderr)
         return 1

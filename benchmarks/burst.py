@@ -91,7 +91,11 @@ def _serve(server: SteppedServer, arm: str, name: str, chosen: argparse.Namespac
         start = time.perf_counter()
         for request, when in zip(phase, times, strict=False):
             request.arrival = when
-        served = server.serve(phase, None, lambda _, t0=start: time.perf_counter() - t0)
+
+        def clock(_: int, start: float = start) -> float:
+            return time.perf_counter() - start
+
+        served = server.serve(phase, None, clock)
     measured = trace.summarise(served, chosen.deadline_ms)
     measured["switches"] = _switches(server) - before
     measured["timeline"] = trace.timeline(served)

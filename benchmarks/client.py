@@ -104,7 +104,7 @@ def make_bodies(job: Job, seed: str, count: int, output_len: int) -> list[bytes]
     rng = random.Random(seed)
     is_random = not job.prompts
     params = {"temperature": 0, "max_new_tokens": output_len, "ignore_eos": is_random}
-    bodies = []
+    bodies: list[bytes] = []
     for prompt in _random_prompts(job, rng) if is_random else _given_prompts(job, rng):
         if len(bodies) == count:
             break

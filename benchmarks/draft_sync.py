@@ -150,13 +150,19 @@ def _resume(
         requests = _prompts(server, chosen, plain_steps + chosen.after)
         before: dict[str, tuple[int, int]] = {}
 
-        def watch(_: int, plain_steps: int = plain_steps, before: dict = before) -> None:
+        def watch(
+            _: int, plain_steps: int = plain_steps, before: dict[str, tuple[int, int]] = before
+        ) -> None:
             for req in server.engine.scheduler.running_batch.reqs:
                 if len(req.output_ids) > plain_steps:
                     before.setdefault(req.rid, (req.spec_num_correct_drafts, req.spec_verify_ct))
 
         server.engine.on_step = watch
-        outcomes = server.run(requests, lambda step, n=plain_steps: is_off and step < n)
+
+        def script(step: int, plain_steps: int = plain_steps) -> bool:
+            return is_off and step < plain_steps
+
+        outcomes = server.run(requests, script)
         server.engine.on_step = None
         drafts = sum(o.req.spec_num_correct_drafts - before[o.req.rid][0] for o in outcomes)
         rounds = sum(o.req.spec_verify_ct - before[o.req.rid][1] for o in outcomes)

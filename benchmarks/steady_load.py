@@ -29,7 +29,8 @@ class Window(NamedTuple):
     switches: int = 0
 
     def since(self, start: Window) -> Window:
-        return Window(*(mine - its for mine, its in zip(self, start, strict=True)))
+        counts = (int(mine - its) for mine, its in zip(self[1:], start[1:], strict=True))
+        return Window(self.seconds - start.seconds, *counts)
 
     def summary(self) -> dict[str, Any]:
         """Without a round no accept length, without the toggle no share of plain steps."""
