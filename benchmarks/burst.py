@@ -17,7 +17,12 @@ from typing import Any
 from benchmarks import trace
 from benchmarks.models import ModelPair
 from benchmarks.results import save_json
-from benchmarks.stepped_options import add_engine_options, engine_provenance, prepare_engine
+from benchmarks.stepped_options import (
+    add_engine_options,
+    arms_of,
+    engine_provenance,
+    prepare_engine,
+)
 from benchmarks.stepping import SteppedServer
 
 ARMS = ("none", "static", "toggle_eager", "toggle_deferred", "auto", "adaptive")
@@ -32,14 +37,9 @@ SCHEMA = (
 
 def main(argv: list[str] | None = None) -> int:
     chosen = _parser().parse_args(argv)
-    wanted = chosen.arms.split(",")
-    unknown = sorted(set(wanted) - set(ARMS))
-    if unknown:
-        print(f"burst: error: unknown arm {unknown[0]!r}; known: {ARMS}", file=sys.stderr)
-        return 2
     models = prepare_engine(chosen)
     results: dict[str, Any] = {}
-    kinds = itertools.groupby(wanted, lambda arm: arm if arm in OWN_ENGINE else "toggle")
+    kinds = itertools.groupby(chosen.arms, lambda arm: arm if arm in OWN_ENGINE else "toggle")
     for kind, arms in kinds:
         server = _server(kind, models, chosen)
         for arm in arms:
@@ -153,7 +153,7 @@ def _save(chosen: argparse.Namespace, models: ModelPair, results: dict[str, Any]
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__)
     add = parser.add_argument
-    add("--arms", default=",".join(ARMS))
+    add("--arms", type=arms_of(ARMS), default=",".join(ARMS))
     add("--traces", nargs="+", default=["burst"], choices=("burst", "ramp", "poisson"))
     add("--low", type=float, default=8.0, help="requests/s")
     add("--high", type=float, default=64.0, help="requests/s")

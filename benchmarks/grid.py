@@ -19,7 +19,12 @@ from typing import Any
 from benchmarks.models import ModelPair
 from benchmarks.results import save_json
 from benchmarks.steady_load import Prompts, SteadyLoad
-from benchmarks.stepped_options import add_engine_options, engine_provenance, prepare_engine
+from benchmarks.stepped_options import (
+    add_engine_options,
+    arms_of,
+    engine_provenance,
+    prepare_engine,
+)
 from benchmarks.stepping import SteppedServer, change_simulated_accept
 
 WITHOUT = ("none", "none_again")
@@ -45,17 +50,12 @@ SCHEMA = (
 
 def main(argv: list[str] | None = None) -> int:
     chosen = _parser().parse_args(argv)
-    wanted = chosen.arms.split(",")
-    unknown = sorted(set(wanted) - set(ARMS))
-    if unknown:
-        print(f"grid: error: unknown arm {unknown[0]!r}; known: {', '.join(ARMS)}", file=sys.stderr)
-        return 2
     chosen.accept = chosen.accepts[0]
     # Admits the whole batch, although its requests may ask for more tokens than the pool has.
     os.environ["SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION"] = "16"
     models = prepare_engine(chosen)
     arms: dict[str, Any] = {}
-    for arm, server in _servers(wanted, models, chosen):
+    for arm, server in _servers(chosen.arms, models, chosen):
         arms[arm] = _measure(arm, server, chosen)
         _add_ratios(arms)
         path = _save(chosen, models, arms)  # after every arm: a run that is cut short keeps them
@@ -189,7 +189,7 @@ def _save(chosen: argparse.Namespace, models: ModelPair, arms: dict[str, Any]) -
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__)
     add = parser.add_argument
-    add("--arms", default=DEFAULT_ARMS, help=f"of {', '.join(ARMS)}")
+    add("--arms", type=arms_of(ARMS), default=DEFAULT_ARMS, help=f"of {', '.join(ARMS)}")
     add("--levels", type=int, nargs="+", default=[1, 4, 16, 32, 64, 128, 256], help="concurrency")
     add("--contexts", type=int, nargs="+", default=[256, 8192 - 32], help="prompt tokens")
     add("--long-levels", type=int, nargs="+", default=[1, 4, 16, 32, 64, 128, 256])

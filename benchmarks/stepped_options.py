@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,19 @@ from benchmarks.results import provenance_of
 from benchmarks.stepping import simulate_accept
 
 CPU_ATTENTION = "intel_amx"
+
+
+def arms_of(known: Sequence[str]) -> Callable[[str], list[str]]:
+    """A type of argparse: names of arms with commas between them."""
+
+    def parse(text: str) -> list[str]:
+        names = text.split(",")
+        for name in names:
+            if name not in known:
+                raise argparse.ArgumentTypeError(f"unknown arm {name!r}; known: {', '.join(known)}")
+        return names
+
+    return parse
 
 
 def add_engine_options(parser: argparse.ArgumentParser) -> None:
