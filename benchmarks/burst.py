@@ -65,7 +65,7 @@ def _server(kind: str, models: ModelPair, chosen: argparse.Namespace) -> Stepped
         chosen.attention,
         chosen.largest,
         tokens,
-        # Most prefills are of one request, and without graphs as slow as four decode iterations.
+        # Most prefills are of one request, and without graphs they wait for the host.
         prefill_graphs=True,
         **settings,
     )
@@ -104,18 +104,9 @@ def _serve(server: SteppedServer, arm: str, name: str, chosen: argparse.Namespac
 
 
 def _set_policy(server: SteppedServer, arm: str, chosen: argparse.Namespace) -> None:
-    from spec_toggle.policy import ThresholdPolicy
-    from tests.engine.harness import ScriptedPolicy
-
-    controller = server.engine.toggle.controller
     server.use_sync("eager" if arm == "toggle_eager" else "deferred", chosen.sync_tokens)
-    if arm == "auto":
-        controller.policy = server.launched_policy
-    elif arm == "static":
-        controller.policy = ScriptedPolicy(lambda _: False)
-    else:
-        resume_at = chosen.threshold - chosen.threshold // 8
-        controller.policy = ThresholdPolicy(chosen.threshold, resume_at, 16)
+    policy = {"static": "spec", "auto": "auto"}.get(arm, "threshold")
+    server.use_policy(policy, chosen.threshold)
 
 
 def _switches(server: SteppedServer) -> int:

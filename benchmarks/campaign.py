@@ -35,7 +35,7 @@ _TENSOR_PARALLEL = f"--server-args='{_PREFILL_GRAPHS} --tp-size 2'"
 
 STAGES = {
     "tests": Stage(
-        "do the GPU tests pass", 420, ("pytest tests/gpu tests/engine/test_sampling.py -q",)
+        "do the GPU tests pass", 590, ("pytest tests/gpu tests/engine/test_sampling.py -q",)
     ),
     "grid": Stage(
         "auto against the better arm, accept 1.6, 2.6 and 3.4; the off tax, with arrivals too",

@@ -122,18 +122,9 @@ def _load(server: SteppedServer, prompts: Prompts, level: int, turnover: int) ->
 
 
 def _set_policy(arm: str, server: SteppedServer, threshold: int) -> None:
-    from spec_toggle.policy import ThresholdPolicy
-    from tests.engine.harness import ScriptedPolicy
-
-    kind = arm.removeprefix("plain_") if arm.startswith("plain_") else "deferred"
-    server.use_sync(kind, 4096)
-    controller = server.engine.toggle.controller
-    if arm == "auto":
-        controller.policy = server.launched_policy
-    elif arm == "threshold":
-        controller.policy = ThresholdPolicy(threshold, threshold - threshold // 8, 16)
-    else:
-        controller.policy = ScriptedPolicy(lambda _: arm != "spec")
+    policy, _, sync = arm.partition("_")
+    server.use_sync(sync or "deferred", 4096)
+    server.use_policy(policy, threshold)
 
 
 def _add_ratios(arms: dict[str, Any]) -> None:

@@ -3,6 +3,7 @@ arrives."""
 
 from __future__ import annotations
 
+import itertools
 import random
 import time
 from collections.abc import Callable, Iterator
@@ -56,13 +57,14 @@ class Prompts:
         self._vocab_size = vocab_size
         self._own = own if documents else length
         self._documents = [self._tokens(length - own) for _ in range(documents)] or [[]]
+        self._next = itertools.cycle(self._documents)
 
     def warm_up(self) -> list[Request]:
         return [Request(doc, 0, 1) for doc in self._documents if doc]
 
     def take(self, count: int, output_len: int = ENDLESS) -> list[Request]:
         """New requests, the documents in turn."""
-        shared = [self._documents[i % len(self._documents)] for i in range(count)]
+        shared = itertools.islice(self._next, count)
         return [Request([*doc, *self._tokens(self._own)], 0, output_len) for doc in shared]
 
     def take_in_turns(self, count: int, output_len: int) -> list[Request]:
@@ -124,8 +126,11 @@ class SteadyLoad:
         yield from self._serve(window, limit_s)
         self._last = self._seen()
         self._ended = sum(req.finished() for req in self._live) if not self._successor else 0
+        # A request that waits when it is aborted just leaves the queue.
+        waiting = {req.rid for req in self._scheduler.waiting_queue}
+        started = [req for req in self._live if req.rid not in waiting]
         self._engine.abort_all()
-        while not all(req.finished() for req in self._live):
+        while not all(req.finished() for req in started):
             yield
         for _ in range(4):  # overlap processes the last results one iteration late
             yield

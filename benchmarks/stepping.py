@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from benchmarks.arms import PREFILL_SIZES, graph_limit
 from benchmarks.models import ModelPair
 from benchmarks.trace import Served
-from tests.engine.harness import EngineConfig, Request, StepEngine
+from tests.engine.harness import EngineConfig, Request, ScriptedPolicy, StepEngine
 
 Script = Callable[[int], bool]
 
@@ -78,6 +78,19 @@ class SteppedServer:
         toggle = DynamicSpecWorker(worker, before.controller, sync, before.graphs)
         toggle.host_lengths, toggle.queue_length = before.host_lengths, before.queue_length
         worker._dynamic_spec = worker.req_to_token_pool._dynamic_spec = toggle
+
+    def use_policy(self, name: str, threshold: int = 0) -> None:
+        """``auto``, as launched; ``threshold``; or held in ``spec`` or ``plain``."""
+        from spec_toggle.config import DynamicSpecConfig
+        from spec_toggle.controller import make_policy
+
+        controller = self.engine.toggle.controller
+        if name == "auto":
+            controller.policy = self.launched_policy
+        elif name == "threshold":
+            controller.policy = make_policy(DynamicSpecConfig(threshold=threshold), None)
+        else:
+            controller.policy = ScriptedPolicy(lambda _: name == "plain")
 
     def run(self, requests: Sequence[Request], script: Script | None) -> list[Any]:
         """Serve from an empty prefix cache; ``ticks`` are those of this run."""

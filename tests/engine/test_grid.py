@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.steady_load import Prompts
+from benchmarks.steady_load import Prompts, SteadyLoad
 from tests.engine.benchmark_runs import run_benchmark
+from tests.engine.engines import Engines
+from tests.engine.harness import EngineConfig, Request
 
 pytestmark = pytest.mark.slow
 
@@ -47,6 +49,14 @@ def test_requests_that_end_are_replaced(tmp_path: Path) -> None:
         cell = arms[name]["48"]["any"]["4"]
         # More than the four first requests may give.
         assert cell["tokens"] > 4 * 16 and cell["output_tok_s"] > 0
+
+
+def test_a_load_ends_while_a_request_waits(engines: Engines) -> None:
+    engine = engines.get(EngineConfig("none", sync=None, max_running_requests=1))
+    requests = [Request([5, 6, 7], 0, length) for length in (1, 8)]
+    load = SteadyLoad(engine, requests, lambda: Request([5, 6, 7], 0, 8))
+    assert load.measure(settle=4, window=10, limit_s=60)["tokens"] >= 20
+    assert engine.scheduler.is_fully_idle()
 
 
 def test_long_prompts_share_documents() -> None:
