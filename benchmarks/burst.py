@@ -23,7 +23,7 @@ from benchmarks.stepped_options import (
     engine_provenance,
     prepare_engine,
 )
-from benchmarks.stepping import SteppedServer
+from benchmarks.stepping import SteppedServer, change_simulated_accept
 
 ARMS = ("none", "static", "toggle_eager", "toggle_deferred", "auto", "adaptive")
 OWN_ENGINE = ("none", "adaptive")
@@ -42,6 +42,8 @@ def main(argv: list[str] | None = None) -> int:
     kinds = itertools.groupby(chosen.arms, lambda arm: arm if arm in OWN_ENGINE else "toggle")
     for kind, arms in kinds:
         server = _server(kind, models, chosen)
+        if chosen.accept:
+            change_simulated_accept(chosen.accept)
         for arm in arms:
             results[arm] = {name: _serve(server, arm, name, chosen) for name in chosen.traces}
             path = _save(chosen, models, results)  # after every arm: a later one may fail

@@ -63,8 +63,8 @@ STAGES = {
     ),
     "burst": Stage(
         "which arm serves load that changes best",
-        400,
-        ("benchmarks.burst --period 5 --seconds 20",),
+        590,
+        ("benchmarks.burst --period 5 --seconds 40",),
     ),
     "envelope": Stage(
         "the toggle against the better arm over HTTP",

@@ -100,6 +100,10 @@ def _measure(arm: str, server: SteppedServer, chosen: argparse.Namespace) -> dic
         for accept in chosen.accepts if arm in WITH_ROUNDS else (None,):
             if accept is not None:
                 change_simulated_accept(accept)
+            if chosen.turnover:  # prefills of many sizes compile kernels
+                warm_up = _load(server, prompts, max(levels), chosen.turnover)
+                warm_up.measure(0, SETTLE, chosen.limit_s)
+                server.engine.flush()
             found = {}
             for level in levels:
                 load = _load(server, prompts, level, chosen.turnover)

@@ -107,7 +107,8 @@ class PendingLog:
         order = self._order[part]
         self._last_writer.scatter_reduce_(0, slots, order, "amax")
         is_last = self._last_writer[slots] == order
-        self._last_writer[slots] = NONE
+        # Not by assignment: the scalar would be copied to the device, and the host wait for it.
+        self._last_writer.index_fill_(0, slots, NONE)
         return Entries(self._hidden[part], tokens, slots * is_last, positions)
 
     def newest(self, rows: torch.Tensor) -> torch.Tensor:

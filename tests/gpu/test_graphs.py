@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
+import torch
 
 from spec_toggle.reference.tiny_text import held_out_prompts
 from tests.engine.engines import Engines
@@ -54,6 +56,39 @@ def test_every_captured_batch_size_and_its_neighbours(
         assert [o.tokens for o in outcomes] == expected[:size], f"batch size {size}"
     past_the_largest = max(sizes) > captured[-1]
     assert past_the_largest == (engine.toggle.graphs.eager_steps > 0)
+
+
+def test_the_host_never_waits_in_plain_steps(
+    engines: Engines, prompts: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Plain steps, prompts between them, and writes of pending draft KV."""
+    few = EngineConfig("chain", sync="deferred", extra=(("dynamic_spec_sync_tokens", 64),))
+    engine = engines.get(few)
+    sync, step = engine.toggle.draft_sync, engine.toggle._plain_step
+    requests = [Request(p, arrival=9 * i, max_new_tokens=40) for i, p in enumerate(prompts[:8])]
+    always = lambda _: True  # noqa: E731
+    monkeypatch.setattr(sync, "_checks", False)
+    engine.run(requests, always)
+    engine.flush()
+    for owner, name in ((step, "run"), (sync, "after_plain_step"), (sync, "_prefill")):
+        monkeypatch.setattr(owner, name, _without_waits(getattr(owner, name)))
+    flushes: list[float] = []
+    monkeypatch.setattr(sync, "on_flush", flushes.append)
+    engine.run(requests, always)
+    assert len(flushes) > 3
+
+
+def _without_waits(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``function``, at which PyTorch raises when the host waits for the device."""
+
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            return function(*args, **kwargs)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+    return watched
 
 
 def test_added_memory_is_bounded(engines: Engines) -> None:

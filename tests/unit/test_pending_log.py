@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from spec_toggle.pending_log import NONE, Entries, PendingLog
+from tests.unit.waits import DEVICE, HostWait, NoWaits
 
 
 def entries(*positions: int) -> Entries:
@@ -101,3 +102,30 @@ def test_the_check_tells_a_wrong_position_and_a_moved_slot(log: PendingLog) -> N
     table[2, 20] = 7
     with pytest.raises(AssertionError):
         log.check(rows(1, 2), torch.tensor([11, 21]), table)
+
+
+def test_the_host_never_waits_for_the_device() -> None:
+    """A wait drains the device: with overlapped scheduling it then idles for a host iteration."""
+    with NoWaits():
+        log = PendingLog(8, 6, 300, 2, torch.float32, DEVICE)
+        at = torch.arange(2, device=DEVICE)
+        step = Entries(torch.zeros((2, 2), device=DEVICE), at, at, at)
+        log.append_step(rows(1, 2), step)
+        log.append(rows(3), step, last=torch.tensor([1]))
+        assert len(log.take_pending().tokens) == 4
+        log.append_synced(rows(4, 5), step)
+        log.gather(log.newest(rows(1, 4)).to(DEVICE, non_blocking=True))
+        log.forget(rows(1, 2, 3, 4, 5))
+        assert log.is_empty
+
+
+def test_waits_are_found() -> None:
+    tensor, at = torch.zeros(4, device=DEVICE), torch.arange(2, device=DEVICE)
+    with NoWaits():
+        with pytest.raises(HostWait):
+            tensor[at] = -1
+        with pytest.raises(HostWait):
+            torch.ones(2).to(DEVICE)
+        torch.ones(2).to(DEVICE, non_blocking=True)
+    with pytest.raises(RuntimeError):
+        bool((tensor > 0).any())

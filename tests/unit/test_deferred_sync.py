@@ -1,0 +1,46 @@
+"""What a logged prefill computes on the device."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from tests.unit.waits import DEVICE, NoWaits
+
+pytest.importorskip("sglang", reason="NOT RUN: needs SGLang")
+
+
+def prefill(device: str) -> SimpleNamespace:
+    """Two prompts of 3 and 2 new tokens, after 4 and 0 that the prefix cache holds."""
+    return SimpleNamespace(
+        input_ids=torch.tensor([11, 12, 13, 21, 22]).to(device),
+        seq_lens=torch.tensor([7, 2]).to(device),
+        out_cache_loc=torch.arange(100, 105).to(device),
+        chunked_req_next_prompt_token=None,
+        reqs=[object(), object()],
+    )
+
+
+LENGTHS = torch.tensor([[3, 2], [4, 0]])
+
+
+def test_the_draft_reads_the_token_after_each_position() -> None:
+    from spec_toggle.deferred_sync import _prompt_entries
+
+    hidden, tail = torch.zeros(5, 2), torch.tensor([14, 23])
+    entries = _prompt_entries(prefill("cpu"), LENGTHS, hidden, tail)
+    assert entries.tokens.tolist() == [12, 13, 14, 22, 23]
+    assert entries.positions.tolist() == [4, 5, 6, 0, 1]
+    assert entries.slots.tolist() == [100, 101, 102, 103, 104]
+
+
+def test_the_host_does_not_wait_for_the_prefill() -> None:
+    from spec_toggle.deferred_sync import _prompt_entries
+
+    batch = prefill(DEVICE)
+    hidden, tail = torch.zeros(5, 2, device=DEVICE), torch.zeros(2, device=DEVICE)
+    with NoWaits():
+        entries = _prompt_entries(batch, LENGTHS, hidden, tail)
+    assert len(entries.positions) == 5
