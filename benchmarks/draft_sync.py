@@ -51,7 +51,7 @@ def main(argv: list[str] | None = None) -> int:
     server = SteppedServer(models, chosen.spec, chosen.attention, largest, longest)
     if "resume" in parts:
         arms["never_off"] = {"resume": _resume(server, "deferred", 1024, chosen, is_off=False)}
-    for name in chosen.syncs.split(","):
+    for name in chosen.syncs.split(",") if parts != ["layout"] else ():
         kind, _, tokens = name.partition("-")
         server.use_sync(kind, int(tokens or 1024))
         arm = arms.setdefault(name, {})
@@ -227,9 +227,8 @@ def _print_table(arms: dict[str, Any]) -> None:
 def _save(chosen: argparse.Namespace, models: ModelPair, arms: dict[str, Any]) -> None:
     provenance = engine_provenance("benchmarks.draft_sync", chosen, models)
     schema = f"{SCHEMA} {log_layout.SCHEMA}" if "layout" in arms else SCHEMA
-    path = save_json(
-        chosen.out, "draft-sync", provenance, f"{models.label}-{chosen.spec}", schema, arms
-    )
+    shape = f"{models.label}-{chosen.spec}" + ("-layout" if set(arms) == {"layout"} else "")
+    path = save_json(chosen.out, "draft-sync", provenance, shape, schema, arms)
     print(f"results: {path}")
 
 
