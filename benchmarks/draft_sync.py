@@ -51,7 +51,7 @@ def main(argv: list[str] | None = None) -> int:
     server = SteppedServer(models, chosen.spec, chosen.attention, largest, longest)
     if "resume" in parts:
         arms["never_off"] = {"resume": _resume(server, "deferred", 1024, chosen, is_off=False)}
-    for name in chosen.syncs.split(",") if parts != ["layout"] else ():
+    for name in [] if parts == ["layout"] else chosen.syncs.split(","):
         kind, _, tokens = name.partition("-")
         server.use_sync(kind, int(tokens or 1024))
         arm = arms.setdefault(name, {})

@@ -66,7 +66,10 @@ def test_the_host_never_waits_in_plain_steps(
     engine = engines.get(few)
     sync, step = engine.toggle.draft_sync, engine.toggle._plain_step
     requests = [Request(p, arrival=9 * i, max_new_tokens=40) for i, p in enumerate(prompts[:8])]
-    always = lambda _: True  # noqa: E731
+
+    def always(_: int) -> bool:
+        return True
+
     monkeypatch.setattr(sync, "_checks", False)
     engine.run(requests, always)
     engine.flush()

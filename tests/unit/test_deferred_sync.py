@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-import pytest
 import torch
 
+from spec_toggle.deferred_sync import _prompt_entries
 from tests.unit.waits import DEVICE, NoWaits
-
-pytest.importorskip("sglang", reason="NOT RUN: needs SGLang")
 
 
 def prefill(device: str) -> SimpleNamespace:
@@ -27,8 +25,6 @@ LENGTHS = torch.tensor([[3, 2], [4, 0]])
 
 
 def test_the_draft_reads_the_token_after_each_position() -> None:
-    from spec_toggle.deferred_sync import _prompt_entries
-
     hidden, tail = torch.zeros(5, 2), torch.tensor([14, 23])
     entries = _prompt_entries(prefill("cpu"), LENGTHS, hidden, tail)
     assert entries.tokens.tolist() == [12, 13, 14, 22, 23]
@@ -37,8 +33,6 @@ def test_the_draft_reads_the_token_after_each_position() -> None:
 
 
 def test_the_host_does_not_wait_for_the_prefill() -> None:
-    from spec_toggle.deferred_sync import _prompt_entries
-
     batch = prefill(DEVICE)
     hidden, tail = torch.zeros(5, 2, device=DEVICE), torch.zeros(2, device=DEVICE)
     with NoWaits():
