@@ -97,6 +97,8 @@ def file_name(setup: Setup, sglang: str, gpu: str) -> str:
     steps, topk, tokens = setup.steps_topk_tokens
     lengths = f"{setup.input_len}x{setup.output_len}"
     shape = f"{setup.models.label}-{lengths}-{steps}-{topk}-{tokens}-{setup.sync}"
+    if "--tp-size" in setup.extra:
+        shape += f"-tp{setup.extra[setup.extra.index('--tp-size') + 1]}"
     accept = f"{setup.accept:g}" if setup.accept > 0 else "real"
     return f"envelope-{sglang}-{gpu_slug(gpu)}-{setup.attention}-{shape}-{accept}.json"
 

@@ -1,6 +1,7 @@
 """The result file: what it keeps, what a resumed run skips, what it refuses."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,9 @@ def test_an_error_is_kept_until_the_arm_comes_up(tmp_path: Path) -> None:
 def test_file_name_tells_what_was_measured(setup: Setup) -> None:
     name = file_name(setup, "0.5.23", "NVIDIA H200")
     assert name == "envelope-0.5.23-h200-triton-dummy-8b-256x256-3-1-4-eager-2.6.json"
+    two = replace(setup, extra=("--tp-size", "2"))
+    name = file_name(two, "0.5.23", "NVIDIA H200")
+    assert name == "envelope-0.5.23-h200-triton-dummy-8b-256x256-3-1-4-eager-tp2-2.6.json"
 
 
 def test_provenance_without_git(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
