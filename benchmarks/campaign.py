@@ -38,13 +38,9 @@ STAGES = {
         "do the GPU tests pass", 590, ("pytest tests/gpu tests/engine/test_sampling.py -q",)
     ),
     "grid": Stage(
-        "auto against the better arm, accept 1.6, 2.6 and 3.4; the off tax, with arrivals too",
+        "auto against the better arm, accept 1.6, 2.6 and 3.4; a plain step's tax",
         590,
-        (
-            "benchmarks.grid --contexts 256",
-            "benchmarks.grid --contexts 256 --arms none,plain_deferred,plain_off,none_again "
-            "--turnover 256 --levels 16 64 128 256",
-        ),
+        ("benchmarks.grid --contexts 256",),
     ),
     "grid-long": Stage(
         "the same at 8k of context",
@@ -65,6 +61,11 @@ STAGES = {
         "which arm serves load that changes best",
         590,
         ("benchmarks.burst --period 5 --seconds 40",),
+    ),
+    "drift": Stage(
+        "how soon auto follows acceptance that changes",
+        300,
+        ("benchmarks.drift --levels 16 32",),
     ),
     "envelope": Stage(
         "the toggle against the better arm over HTTP",

@@ -2,8 +2,8 @@
 
 Steps the real scheduler in this process, so that one start serves the whole grid of an arm. Every
 cell is a batch that arrives at once, whose prefill is timed, and that then decodes for a while
-without anybody coming or going; with ``--turnover``, as each request ends the next arrives. What
-HTTP costs is left out (``benchmarks.envelope`` has it in).
+without anybody coming or going. What requests that come and go cost, and HTTP, is left out
+(``benchmarks.envelope`` has it in).
 """
 
 from __future__ import annotations
@@ -78,12 +78,12 @@ def _server(kind: str, models: ModelPair, chosen: argparse.Namespace) -> Stepped
     largest = max(chosen.levels)
     own = max([context for context in chosen.contexts if context < LONG], default=OWN)
     shared = sum(DOCUMENTS * context for context in chosen.contexts if context >= LONG)
-    tokens = own + max(GROWTH, chosen.turnover) + shared // largest
+    tokens = own + GROWTH + shared // largest
     shape = (models, "none" if kind in WITHOUT else chosen.spec, chosen.attention, largest, tokens)
     settings: dict[str, Any] = {"sync": None}
     if kind == "toggle":
         settings = {"sync": "deferred", "dynamic_spec_policy": "auto"}
-    return SteppedServer(*shape, prefill_graphs=chosen.turnover > 0, **settings)
+    return SteppedServer(*shape, **settings)
 
 
 def _measure(arm: str, server: SteppedServer, chosen: argparse.Namespace) -> dict[str, Any]:
@@ -100,14 +100,10 @@ def _measure(arm: str, server: SteppedServer, chosen: argparse.Namespace) -> dic
         for accept in chosen.accepts if arm in WITH_ROUNDS else (None,):
             if accept is not None:
                 change_simulated_accept(accept)
-            if chosen.turnover:  # prefills of many sizes compile kernels
-                warm_up = _load(server, prompts, max(levels), chosen.turnover)
-                warm_up.measure(0, SETTLE, chosen.limit_s)
-                server.engine.flush()
             found = {}
             for level in levels:
-                load = _load(server, prompts, level, chosen.turnover)
-                window = max(chosen.turnover or WINDOW, WINDOW_OF_ALL // level)
+                load = SteadyLoad(server.engine, prompts.take(level))
+                window = max(WINDOW, WINDOW_OF_ALL // level)
                 found[str(level)] = load.measure(SETTLE, window, chosen.limit_s)
                 if not documents:  # a full cache would be evicted in the window
                     server.engine.flush()
@@ -116,13 +112,6 @@ def _measure(arm: str, server: SteppedServer, chosen: argparse.Namespace) -> dic
             rates = "  ".join(f"{n}: {cell['output_tok_s']:.0f}" for n, cell in found.items())
             print(f"{arm} context {context} accept {key}  {rates}", flush=True)
     return cells
-
-
-def _load(server: SteppedServer, prompts: Prompts, level: int, turnover: int) -> SteadyLoad:
-    if not turnover:
-        return SteadyLoad(server.engine, prompts.take(level))
-    requests = prompts.take_in_turns(level, turnover)
-    return SteadyLoad(server.engine, requests, lambda: prompts.take(1, turnover)[0])
 
 
 def _set_policy(arm: str, server: SteppedServer, threshold: int) -> None:
@@ -173,12 +162,9 @@ def _text(item: tuple[str, dict[str, Any]]) -> str:
 
 
 def _save(chosen: argparse.Namespace, models: ModelPair, arms: dict[str, Any]) -> Any:
-    provenance = engine_provenance(
-        "benchmarks.grid", chosen, models, limit_s=chosen.limit_s, turnover=chosen.turnover
-    )
+    provenance = engine_provenance("benchmarks.grid", chosen, models, limit_s=chosen.limit_s)
     provenance["simulated_accept"] = chosen.accepts
-    name = f"{models.label}-{chosen.spec}" + ("-turnover" if chosen.turnover else "")
-    return save_json(chosen.out, "grid", provenance, name, SCHEMA, arms)
+    return save_json(chosen.out, "grid", provenance, f"{models.label}-{chosen.spec}", SCHEMA, arms)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -190,7 +176,6 @@ def _parser() -> argparse.ArgumentParser:
     add("--long-levels", type=int, nargs="+", default=[1, 4, 16, 32, 64, 128, 256])
     add("--accepts", type=float, nargs="+", default=[1.6, 2.6, 3.4], help="simulated lengths")
     add("--threshold", type=int, default=24, help="of the arm threshold")
-    add("--turnover", type=int, default=0, metavar="TOKENS", help="outputs of requests that end")
     add("--limit-s", type=float, default=8.0, help="a window ends at this time at the latest")
     add_engine_options(parser)
     return parser

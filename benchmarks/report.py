@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+from benchmarks.envelope_result import Result
 
 
 @dataclass(frozen=True)
@@ -35,62 +35,6 @@ PLOTTED = {
     "auto": "v-",
     "envelope": "k--",
 }
-
-
-class Result:
-    """One result file, asked by arm and concurrency."""
-
-    def __init__(self, document: dict[str, Any], name: str) -> None:
-        self.name = name
-        self.provenance: dict[str, Any] = document["provenance"]
-        self.arms: dict[str, Any] = document["arms"]
-        sessions = document.get("sessions", [self.provenance])
-        # In order, without repetitions: sessions of different code must be seen to be that.
-        self.commits = list(dict.fromkeys(_commit(session) for session in sessions))
-
-    @classmethod
-    def read(cls, path: Path) -> Result:
-        return cls(json.loads(path.read_text()), path.stem)
-
-    @property
-    def levels(self) -> list[int]:
-        return sorted({int(n) for arm in self.arms.values() for n in arm.get("levels", {})})
-
-    def entry(self, arm: str, level: int) -> dict[str, Any] | None:
-        found: dict[str, Any] | None = self.arms.get(arm, {}).get("levels", {}).get(str(level))
-        return found
-
-    def rate(self, arm: str, level: int) -> float | None:
-        """Output tok/s; ``envelope`` is the better of none and static, once both are known."""
-        if arm == "envelope":
-            both = [self.rate("none", level), self.rate("static", level)]
-            return None if None in both else max(rate for rate in both if rate is not None)
-        entry = self.entry(arm, level)
-        return None if entry is None else float(entry["output_tok_s"])
-
-    def plain_reference(self, arm: str, level: int) -> str:
-        """``none``, or ``none_again`` if only that ran in the session that measured ``arm``.
-
-        A machine drifts by more than the bar between two sessions.
-        """
-        entry = self.entry(arm, level) or {}
-        sessions = {
-            name: (self.entry(name, level) or {}).get("session", -1)
-            for name in ("none", "none_again")
-        }
-        wanted = entry.get("session")
-        is_again = sessions["none"] != wanted and sessions["none_again"] == wanted
-        return "none_again" if is_again else "none"
-
-    def ratio(self, arm: str, reference: str, level: int) -> float | None:
-        if reference == "none" and arm.startswith("forced_plain"):
-            reference = self.plain_reference(arm, level)
-        above, below = self.rate(arm, level), self.rate(reference, level)
-        return above / below if above and below else None
-
-
-def _commit(session: dict[str, Any]) -> str:
-    return f"{str(session['commit'])[:12]}{' (dirty)' if session['dirty'] else ''}"
 
 
 def checks(result: Result) -> Iterator[tuple[Bar, int, float]]:
@@ -145,7 +89,7 @@ def off_tax_table(result: Result) -> str:
     for level in result.levels:
         if not any(result.rate(arm, level) for arm in (*arms, "none_again")):
             continue
-        reference = result.plain_reference(arms[0], level) if arms else "none"
+        reference = " and ".join(result.plain_references(arms[0], level)) if arms else "none"
         cells = [str(level), _number(result.rate("none", level))]
         cells += [_number(result.rate("none_again", level))]
         cells += [_number(result.ratio("none_again", "none", level), 3), reference]
@@ -160,11 +104,9 @@ def off_tax_table(result: Result) -> str:
 
 
 def _tpot_ratio(result: Result, arm: str, level: int) -> float | None:
-    above = result.entry(arm, level) or {}
-    below = result.entry(result.plain_reference(arm, level), level) or {}
-    if not above.get("tpot_ms_p50") or not below.get("tpot_ms_p50"):
-        return None
-    return float(above["tpot_ms_p50"] / below["tpot_ms_p50"])
+    above = (result.entry(arm, level) or {}).get("tpot_ms_p50")
+    below = result.plain_mean(arm, level, "tpot_ms_p50")
+    return float(above / below) if above and below else None
 
 
 def server_table(result: Result) -> str:
@@ -239,9 +181,13 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--out-dir", type=Path, help="write a PNG plot per file there")
     parser.add_argument("--check", action="store_true", help="exit 1 when a bar is missed")
     arguments = parser.parse_args(argv)
+    try:
+        results = [Result.read(path) for path in arguments.files]
+    except (OSError, ValueError) as error:
+        print(f"report: error: {error}", file=sys.stderr)
+        return 2
     all_pass = True
-    for path in arguments.files:
-        result = Result.read(path)
+    for result in results:
         print(render(result), end="\n\n")
         if arguments.check:
             text, passed = render_checks(result)

@@ -1,5 +1,4 @@
-"""A batch of constant size in a stepped scheduler: nobody comes or goes, or as one ends the next
-arrives."""
+"""Requests in a stepped scheduler: a batch of constant size, measured over a window."""
 
 from __future__ import annotations
 
@@ -67,18 +66,12 @@ class Prompts:
         shared = itertools.islice(self._next, count)
         return [Request([*doc, *self._tokens(self._own)], 0, output_len) for doc in shared]
 
-    def take_in_turns(self, count: int, output_len: int) -> list[Request]:
-        """Requests that end one after the other, evenly, as if service had been going on."""
-        lengths = [1 + i * output_len // count for i in range(count)]
-        self._rng.shuffle(lengths)
-        return [request for length in lengths for request in self.take(1, length)]
-
     def _tokens(self, count: int) -> list[int]:
         return [self._rng.randrange(self._vocab_size) for _ in range(count)]
 
 
-class SteadyLoad:
-    """Feeds ``engine``'s own event loop, and reads its requests before and after the window."""
+class Load:
+    """Requests in ``engine``'s own event loop, and what they have come to."""
 
     def __init__(
         self,
@@ -86,12 +79,68 @@ class SteadyLoad:
         requests: list[Request],
         successor: Callable[[], Request] | None = None,
     ) -> None:
-        """``successor``: makes the request that takes an ended one's place; None: none may end."""
+        """``successor``: makes the request that takes an ended one's place; None: nobody does."""
         self._engine = engine
         self._scheduler = engine.scheduler
         self._requests = requests
         self._successor = successor
         self._gone = Window()
+
+    def run(self, script: Iterator[None]) -> None:
+        """Submit the requests, advance ``script`` in every iteration until it ends, then stop."""
+        self._live = [self._engine.submit(request) for request in self._requests]
+        steps = itertools.chain(script, self._stop())
+
+        def ingest(*_: Any, **__: Any) -> list[Any]:
+            next(steps)
+            if self._successor is not None:
+                self._replace_ended(self._successor)
+            return []
+
+        run_event_loop(self._scheduler, ingest)
+
+    def until_all_decode(self) -> Iterator[None]:
+        while not all(req.output_ids for req in self._live):
+            yield
+
+    @property
+    def tokens(self) -> int:
+        """Output tokens of all requests until now."""
+        return self._gone.tokens + _output(self._live)
+
+    @property
+    def ended(self) -> int:
+        return sum(req.finished() for req in self._live)
+
+    def seen(self) -> Window:
+        seen = _with_requests(self._gone, self._live)._replace(seconds=time.perf_counter())
+        if self._engine.config.sync is None:
+            return seen
+        totals = self._engine.toggle.controller.totals
+        return seen._replace(**{name: getattr(totals, name) for name in TOTALS})
+
+    def _replace_ended(self, successor: Callable[[], Request]) -> None:
+        for index, req in enumerate(self._live):
+            if req.finished():
+                self._gone = _with_requests(self._gone, [req])
+                self._live[index] = self._engine.submit(successor())
+
+    def _stop(self) -> Iterator[None]:
+        self._successor = None
+        # A request that waits when it is aborted just leaves the queue.
+        waiting = {req.rid for req in self._scheduler.waiting_queue}
+        started = [req for req in self._live if req.rid not in waiting]
+        self._engine.abort_all()
+        while not all(req.finished() for req in started):
+            yield
+        for _ in range(4):  # overlap processes the last results one iteration late
+            yield
+        self._scheduler.gracefully_exit = True
+        yield
+
+
+class SteadyLoad(Load):
+    """A batch of constant size: nobody comes or goes."""
 
     def measure(self, settle: int, window: int, limit_s: float) -> dict[str, Any]:
         """Serve until all requests decode, ``settle`` tokens per request more, then a window of
@@ -105,61 +154,26 @@ class SteadyLoad:
         Raises:
             RuntimeError: a request ended, so the batch was not what it should have been.
         """
-        self._phase = self._phases(settle, window, limit_s)
-        run_event_loop(self._scheduler, self._ingest)
+        self.run(self._phases(settle, window, limit_s))
         if self._ended:
             raise RuntimeError(f"{self._ended} requests ended before the window did")
         return {**self._last.since(self._first).summary(), "prefill_s": self._prefill_s}
 
-    def _ingest(self, *_: Any, **__: Any) -> list[Any]:
-        next(self._phase)
-        return []
-
     def _phases(self, settle: int, window: int, limit_s: float) -> Iterator[None]:
         arrival = time.perf_counter()
-        self._live = [self._engine.submit(request) for request in self._requests]
-        while not all(req.output_ids for req in self._live):
-            yield
+        yield from self.until_all_decode()
         self._prefill_s = time.perf_counter() - arrival
         yield from self._serve(settle, limit_s)
-        self._first = self._seen()
+        self._first = self.seen()
         yield from self._serve(window, limit_s)
-        self._last = self._seen()
-        self._ended = sum(req.finished() for req in self._live) if not self._successor else 0
-        # A request that waits when it is aborted just leaves the queue.
-        waiting = {req.rid for req in self._scheduler.waiting_queue}
-        started = [req for req in self._live if req.rid not in waiting]
-        self._engine.abort_all()
-        while not all(req.finished() for req in started):
-            yield
-        for _ in range(4):  # overlap processes the last results one iteration late
-            yield
-        self._scheduler.gracefully_exit = True
-        yield
+        self._last = self.seen()
+        self._ended = self.ended
 
     def _serve(self, tokens: int, limit_s: float) -> Iterator[None]:
-        target = self._tokens() + tokens * len(self._live)
+        target = self.tokens + tokens * len(self._live)
         end = time.perf_counter() + limit_s
-        while self._tokens() < target and time.perf_counter() < end:
-            if self._successor is not None:
-                self._replace_ended(self._successor)
+        while self.tokens < target and time.perf_counter() < end:
             yield
-
-    def _replace_ended(self, successor: Callable[[], Request]) -> None:
-        for index, req in enumerate(self._live):
-            if req.finished():
-                self._gone = _with_requests(self._gone, [req])
-                self._live[index] = self._engine.submit(successor())
-
-    def _tokens(self) -> int:
-        return self._gone.tokens + _output(self._live)
-
-    def _seen(self) -> Window:
-        seen = _with_requests(self._gone, self._live)._replace(seconds=time.perf_counter())
-        if self._engine.config.sync is None:
-            return seen
-        totals = self._engine.toggle.controller.totals
-        return seen._replace(**{name: getattr(totals, name) for name in TOTALS})
 
 
 def _output(reqs: list[Any]) -> int:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from benchmarks.steady_load import Prompts, SteadyLoad
+from benchmarks.steady_load import Load, Prompts
 from tests.engine.benchmark_runs import run_benchmark
 from tests.engine.engines import Engines
 from tests.engine.harness import EngineConfig, Request
@@ -37,25 +38,17 @@ def test_cells_are_what_their_arm_and_accept_length_say(tmp_path: Path) -> None:
     assert "ratio" not in arms["none"]["48"]["any"]["1"]
 
 
-def test_requests_that_end_are_replaced(tmp_path: Path) -> None:
-    arms = run_benchmark(
-        tmp_path,
-        "grid",
-        "intel_amx",
-        *("--arms", "none,plain_off", "--model", "dummy-tiny", "--model-dir", str(tmp_path / "m")),
-        *("--levels", "4", "--contexts", "48", "--turnover", "16"),
-    )
-    for name in arms:
-        cell = arms[name]["48"]["any"]["4"]
-        # More than the four first requests may give.
-        assert cell["tokens"] > 4 * 16 and cell["output_tok_s"] > 0
-
-
-def test_a_load_ends_while_a_request_waits(engines: Engines) -> None:
+def test_requests_that_end_are_replaced_also_while_one_waits(engines: Engines) -> None:
     engine = engines.get(EngineConfig("none", sync=None, max_running_requests=1))
     requests = [Request([5, 6, 7], 0, length) for length in (1, 8)]
-    load = SteadyLoad(engine, requests, lambda: Request([5, 6, 7], 0, 8))
-    assert load.measure(settle=4, window=10, limit_s=60)["tokens"] >= 20
+    load = Load(engine, requests, lambda: Request([5, 6, 7], 0, 8))
+
+    def script() -> Iterator[None]:
+        while load.tokens < 20:
+            yield
+
+    load.run(script())
+    assert load.seen().tokens >= 20  # more than the first two were to give
     assert engine.scheduler.is_fully_idle()
 
 

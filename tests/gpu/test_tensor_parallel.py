@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 import pytest
@@ -16,8 +17,9 @@ import requests
 from spec_toggle.demo.server import Engine, Server
 from spec_toggle.reference.tiny_pair import build_tiny_pair, held_out_prompts
 from tests.engine.harness import DEVICES
+from tests.engine.test_http import wait_for
 from tests.engine.test_operation_http import samples
-from tests.engine.test_tensor_parallel import alternate, check_idle, generate, serving
+from tests.engine.test_tensor_parallel import TP, alternate, check_idle, generate
 
 
 def gpus() -> int:
@@ -50,6 +52,7 @@ SPECULATION = [
 ]
 # Fewer slots than the requests come to need, and admission that does not think of that.
 POOL = ["--max-total-tokens", "12000"]
+ROOM = ["--max-total-tokens", "40000"]
 ENVIRONMENT = {"SPEC_TOGGLE_CHECK": "1", "SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION": "1"}
 COUNT, LENGTH = 40, 400
 PROMPTS = held_out_prompts(COUNT, 29)
@@ -64,12 +67,25 @@ class Servers(NamedTuple):
 
 @pytest.fixture(scope="module")
 def servers() -> Iterator[Servers]:
-    draft = ["--speculative-draft-model-path", str(build_tiny_pair().draft)]
-    with pytest.MonkeyPatch.context() as patch, serving("reference", [], GPU) as reference:
-        for name, value in ENVIRONMENT.items():
-            patch.setenv(name, value)
-        with serving("toggle", [*POOL, *SPECULATION, *draft], GPU) as toggle:
-            yield Servers(toggle, reference)
+    pair = build_tiny_pair()
+    draft = ["--speculative-draft-model-path", str(pair.draft)]
+    with ExitStack() as stack:
+
+        def start(name: str, *arguments: str) -> Server:
+            server = Server(name, pair.target, [*TP, *arguments], engine=GPU)
+            stack.callback(server.stop)
+            return server
+
+        reference = start("reference", *ROOM)
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in ENVIRONMENT.items():
+                patch.setenv(name, value)
+            toggle = start("toggle", *POOL, *SPECULATION, *draft)
+        for server in (reference, toggle):
+            wait_for(server.is_ready, f"{server.name} to start", limit_s=600)
+        # The first sampled round compiles its kernels, and the server waits.
+        generate(toggle, PROMPTS[:1], [8], temperature=1.0)
+        yield Servers(reference=reference, toggle=toggle)
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.report import Result, main, render
+from benchmarks.envelope_result import Result
+from benchmarks.report import main, render
 
 RATES = {
     "none": {1: 200.0, 64: 8000.0},
@@ -34,7 +35,8 @@ def document(rates: dict[str, dict[int, float]], sessions: dict[str, int] | None
         }
         for arm, levels in rates.items()
     }
-    return {"provenance": {**provenance, "dirty": False, "spec": spec}, "arms": arms}
+    provenance |= {"dirty": False, "spec": spec}
+    return {"benchmark": "envelope", "provenance": provenance, "arms": arms}
 
 
 def write(path: Path, changes: dict[str, dict[int, float]]) -> str:
@@ -46,7 +48,7 @@ def test_tables() -> None:
     text = render(Result(document(RATES), "r"))
     assert "| 1 | 200 | 380 | 1.90 | - | - | 376 | 1.88 | 380 | 0.990 |" in text
     assert "| 64 | 8000 | 5700 | 0.71 | - | - | 7920 | 0.99 | 8000 | 0.990 |" in text
-    assert "| 64 | 8000 | 8040 | 1.005 | none | 7960 | 0.995 | 1.005 |" in text
+    assert "| 64 | 8000 | 8040 | 1.005 | none and none_again | 7960 | 0.993 | 1.008 |" in text
 
 
 def test_off_tax_is_taken_within_one_session() -> None:
@@ -78,6 +80,15 @@ def test_check(
 
 def test_without_check_a_missed_bar_is_only_shown(tmp_path: Path) -> None:
     assert main([write(tmp_path / "r.json", {"toggle": {1: 1.0}})]) == 0
+
+
+@pytest.mark.parametrize("text", ["[]", "{", json.dumps({"benchmark": "grid", "arms": {}})])
+def test_another_file_is_refused(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "grid.json").write_text(text)
+    assert main([write(tmp_path / "r.json", {}), str(tmp_path / "grid.json")]) == 2
+    assert "grid.json is not" in capsys.readouterr().err
 
 
 def test_plot_is_written(tmp_path: Path) -> None:
