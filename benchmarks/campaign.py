@@ -45,7 +45,7 @@ STAGES = {
     "grid-long": Stage(
         "the same at 8k of context",
         590,
-        ("benchmarks.grid --contexts 8160 --arms none,static,auto",),
+        ("benchmarks.grid --contexts 8160 --arms none,static,auto --limit-s 3",),
     ),
     "grid-flashinfer": Stage(
         "the same with flashinfer, which compiles its kernels at the first start",
