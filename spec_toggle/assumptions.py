@@ -112,6 +112,11 @@ FORWARDING = (
         contains=("forward_batch.spec_info.hidden_states",),
     ),
     Requirement(
+        "sglang.srt.layers.linear.QKVParallelLinear",
+        "the draft's keys and values are the rows of its weight behind the queries",
+        attributes=("q_proj_shard_size",),
+    ),
+    Requirement(
         f"{MODEL_RUNNER}.sample",
         "samples a plain step",
         parameters=("logits_output", "forward_batch"),

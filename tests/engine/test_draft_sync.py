@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -253,6 +254,39 @@ def test_acceptance_after_long_plain_phases_equals_that_of_a_run_that_was_never_
     assert never > 1.8
     assert warm == pytest.approx(eager, rel=0.005)
     assert warm == pytest.approx(never, rel=0.05)
+
+
+def test_writes_leave_out_the_queries(engines: Engines) -> None:
+    from spec_toggle.draft_kv import DraftKvWriter, KeyValueProjection
+
+    worker = engines.get(deferred()).scheduler.model_worker
+    (fused,) = DraftKvWriter(worker).projections
+    hidden = torch.randn(7, fused.weight.shape[1], dtype=fused.weight.dtype).to(worker.device)
+    with torch.inference_mode():
+        (expected, _), (found, bias) = fused(hidden), KeyValueProjection(fused)(hidden)
+    queries = fused.q_proj_shard_size
+    assert bias is None and found.shape == expected.shape
+    torch.testing.assert_close(found[:, queries:], expected[:, queries:])
+    assert not found[:, :queries].any()
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"quant_method": object(), "bias": None},
+        {"bias": torch.zeros(4)},
+        {"bias": None, "use_intel_amx_backend": True},
+    ],
+    ids=["quantized", "bias", "packed"],
+)
+def test_projections_that_are_more_than_a_matrix_stay_whole(values: dict[str, Any]) -> None:
+    from sglang.srt.layers.quantization.unquant import UnquantizedLinearMethod
+
+    from spec_toggle.draft_kv import KeyValueProjection
+
+    plain = {"quant_method": UnquantizedLinearMethod(), "bias": None}
+    assert KeyValueProjection.fits(SimpleNamespace(**plain))
+    assert not KeyValueProjection.fits(SimpleNamespace(**{**plain, **values}))
 
 
 def test_nothing_is_pending_once_idle_or_when_memory_is_released(
