@@ -33,6 +33,8 @@ SCHEMA = (
 
 
 class DriftingLoad(Load):
+    """As each request ends the next arrives; from phase to phase the accept length changes."""
+
     def __init__(
         self,
         engine: StepEngine,
