@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
@@ -45,9 +47,16 @@ class ServerError(RuntimeError):
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
+    """A port nobody else is about to be given: a server binds it only once its model is loaded.
+
+    Below those that the system hands out (Linux: from 32768) to whoever connects or asks for any.
+    Raises ServerError if 100 ports drawn are busy.
+    """
+    # Not ``random``'s own generator: engines in this process seed it.
+    for port in random.SystemRandom().sample(range(10_000, 30_000), 100):
+        if is_free(port):
+            return port
+    raise ServerError("no free port from 10000 to 29999. Name one with --port.")
 
 
 def is_free(port: int) -> bool:
@@ -135,6 +144,17 @@ class Server:
                 return int(response.status) == 200
         except (urllib.error.URLError, OSError):
             return False
+
+    def wait_until_ready(self, limit_s: float) -> None:
+        """Raise ServerError, with the end of the log, if the server exits or is not ready in time.
+
+        ``limit_s``: seconds from now.
+        """
+        deadline = time.monotonic() + limit_s
+        while not self.is_ready():
+            if time.monotonic() > deadline:
+                raise self.failure(f"was not ready after {limit_s:.0f} s")
+            time.sleep(0.2)
 
     def stop(self) -> None:
         """End the server's whole process group: politely first, then for certain."""

@@ -42,7 +42,7 @@ def servers(pair: TinyPair) -> Iterator[Servers]:
         started.append(Server("toggle", pair.target, arguments))
         started.append(Server("reference", pair.target))
         for server in started:
-            wait_for(server.is_ready, f"{server.name} to start", limit_s=600)
+            server.wait_until_ready(600)
         yield Servers(*started)
     finally:
         for server in started:

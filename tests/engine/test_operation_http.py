@@ -33,7 +33,7 @@ def server() -> Iterator[Server]:
     pair = build_tiny_pair()
     started = Server("operated", pair.target, toggle_arguments(pair.draft, THRESHOLD, DWELL) + KEYS)
     try:
-        wait_for(started.is_ready, "the server to start", limit_s=600)
+        started.wait_until_ready(600)
         yield started
     finally:
         started.stop()

@@ -47,7 +47,7 @@ SWITCH = "SPEC -> PLAIN|PLAIN -> SPEC"
 def serving(name: str, arguments: list[str], engine: Engine = CPU) -> Iterator[Server]:
     started = Server(name, build_tiny_pair().target, [*TP, *arguments], engine=engine)
     try:
-        wait_for(started.is_ready, f"{name} to start", limit_s=600)
+        started.wait_until_ready(600)
         yield started
     finally:
         started.stop()

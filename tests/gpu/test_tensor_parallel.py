@@ -17,7 +17,6 @@ import requests
 from spec_toggle.demo.server import Engine, Server
 from spec_toggle.reference.tiny_pair import build_tiny_pair, held_out_prompts
 from tests.engine.harness import DEVICES
-from tests.engine.test_http import wait_for
 from tests.engine.test_operation_http import samples
 from tests.engine.test_tensor_parallel import TP, alternate, check_idle, generate
 
@@ -82,7 +81,7 @@ def servers() -> Iterator[Servers]:
                 patch.setenv(name, value)
             toggle = start("toggle", *POOL, *SPECULATION, *draft)
         for server in (reference, toggle):
-            wait_for(server.is_ready, f"{server.name} to start", limit_s=600)
+            server.wait_until_ready(600)
         # The first sampled round compiles its kernels, and the server waits.
         generate(toggle, PROMPTS[:1], [8], temperature=1.0)
         yield Servers(reference=reference, toggle=toggle)
