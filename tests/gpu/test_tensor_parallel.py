@@ -30,7 +30,7 @@ def gpus() -> int:
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(gpus() < 2, reason="NOT RUN: needs two CUDA GPUs"),
-    pytest.mark.timeout(400, func_only=True),
+    pytest.mark.timeout(200, func_only=True),
 ]
 
 # Beside each other: each takes its share of both GPUs.
@@ -41,6 +41,8 @@ GPU = Engine(
         *("--sampling-backend", "pytorch", "--mem-fraction-static", "0.3", "--random-seed", "0"),
         *("--cuda-graph-max-bs-decode", "64", "--max-running-requests", "64"),
         *("--enable-metrics", "--decode-log-interval", "10"),
+        # Two sizes instead of some sixty: the server starts sooner.
+        *("--cuda-graph-bs-prefill", "256", "1024"),
     ),
     environment={},
 )
@@ -82,8 +84,9 @@ def servers() -> Iterator[Servers]:
             toggle = start("toggle", *POOL, *SPECULATION, *draft)
         for server in (reference, toggle):
             server.wait_until_ready(600)
-        # The first sampled round compiles its kernels, and the server waits.
-        generate(toggle, PROMPTS[:1], [8], temperature=1.0)
+        # The first sampled round compiles its kernels, for minutes, and the server waits. Those of
+        # top-k too: SGLang makes one of a greedy request that shares a batch with a sampled one.
+        generate(toggle, PROMPTS[:1], [8], temperature=1.0, top_k=2)
         yield Servers(reference=reference, toggle=toggle)
 
 
@@ -93,8 +96,13 @@ def expected(servers: Servers) -> list[list[int]]:
     return [answer["output_ids"] for answer in answers]
 
 
-def check_tokens(servers: Servers, answers: Sequence[Any], expected: list[list[int]]) -> None:
-    """Equal, or other from a token on that is a tie: float16 rounds by the size of the batch."""
+def check_tokens(
+    servers: Servers, answers: Sequence[Any], expected: list[list[int]], most: int
+) -> None:
+    """Equal, or other from a token on that is a tie: float16 rounds by the size of the batch.
+
+    ``most``: answers that may hold such a token.
+    """
     differing = [
         (prompt, next(i for i, (a, b) in enumerate(zip(found, wanted, strict=True)) if a != b))
         for prompt, found, wanted in zip(
@@ -102,7 +110,7 @@ def check_tokens(servers: Servers, answers: Sequence[Any], expected: list[list[i
         )
         if found != wanted
     ]
-    assert len(differing) <= len(answers) // 5
+    assert len(differing) <= most
     for prompt, at in differing:
         body = {
             "text": prompt,
@@ -120,7 +128,7 @@ def test_load_switches_while_requests_are_retracted(
 ) -> None:
     before = samples(servers.toggle)
     answers = generate(servers.toggle, PROMPTS, [LENGTH] * COUNT)
-    check_tokens(servers, answers, expected)
+    check_tokens(servers, answers, expected, most=COUNT // 5)
     assert sum(answer["meta_info"]["num_retractions"] for answer in answers) > 0
     after = samples(servers.toggle)
     series = "switches_total{mode=plain,reason=load}"
@@ -130,11 +138,15 @@ def test_load_switches_while_requests_are_retracted(
 
 def test_forced_switches_under_load(servers: Servers, expected: list[list[int]]) -> None:
     count = 8
-    with ThreadPoolExecutor(2) as pool:
+    pool = ThreadPoolExecutor(2)
+    try:
         greedy = pool.submit(generate, servers.toggle, PROMPTS[:count], [LENGTH] * count)
         sampled = pool.submit(generate, servers.toggle, PROMPTS[:1], [LENGTH], temperature=1.0)
         alternate(servers.toggle, lambda: greedy.done() and sampled.done(), PAUSE_S)
-    check_tokens(servers, greedy.result(), expected)
+    finally:
+        pool.shutdown(wait=False)  # a server that hangs would never answer
+    # Beside a sampled request a greedy one is sampled from its top token, or tokens if they tie.
+    check_tokens(servers, greedy.result(), expected, most=count // 2)
     assert len(sampled.result()[0]["output_ids"]) == LENGTH
     for answer in greedy.result():
         assert 0 < answer["meta_info"]["dynamic_spec_plain_tokens"] < LENGTH - 1
