@@ -54,7 +54,9 @@ def draft_contexts(worker: Any) -> Iterator[None]:
 def extend_width(worker: Any) -> int:
     """Tokens per request of the fastest draft-extend by one: those of a round where graphs are."""
     draft = draft_of(worker)
-    if draft is worker or draft.cuda_graph_runner_for_draft_extend is None:
+    if not hasattr(draft, "parallel_layout"):  # 0.5.12, see ``draft_extend``
+        return 1
+    if draft.cuda_graph_runner_for_draft_extend is None:
         return 1
     return int(draft.speculative_num_draft_tokens)
 
@@ -70,10 +72,12 @@ def draft_extend(worker: Any, batch: Any, result: Any, width: int) -> None:
     if draft is worker:
         _extend_as_prompt(worker, batch, result)
         return
-    widths = {"speculative_num_draft_tokens": width}
+    widths: dict[str, Any] = {"speculative_num_draft_tokens": width}
     if not hasattr(draft, "parallel_layout"):
-        # 0.5.12, where this worker always drafts a chain, reads the number of steps too.
+        # 0.5.12, where this worker always drafts a chain, reads the number of steps too. Its graphs
+        # with triton attention take the new tokens, padding too, for a part of the prefix.
         widths["speculative_num_steps"] = width - 1
+        widths["cuda_graph_runner_for_draft_extend"] = None
     with replaced(draft, **widths):
         draft._draft_extend_for_decode(batch, result)
 

@@ -286,6 +286,8 @@ def _device() -> dict[str, Any]:
     if has_worker_batch():
         if "cuda_graph_max_bs_decode" in values:
             values["cuda_graph_max_bs"] = values.pop("cuda_graph_max_bs_decode")
+            # Compiled by Dynamo, which is off here: prompts would only be padded.
+            values["disable_piecewise_cuda_graph"] = True
         else:
             values.update(attention_backend="triton", disable_cuda_graph=True)  # interpreted
     return values
