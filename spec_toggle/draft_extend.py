@@ -26,7 +26,7 @@ def extend_one_token(
     [batch, aux width]. is_wanted: bool [batch]; the other rows write to the padding slot, and
     their state means nothing.
 
-    Upstream's draft-extend graphs have the width of a round. Where they exist the one token is
+    Upstream's draft-extend graphs have the width of a round. Where they serve the one token is
     padded to it, since a replay costs less than launching a narrower forward kernel by kernel; what
     the padding writes lies past the committed length, where refused drafts lie after a round.
     """

@@ -9,7 +9,6 @@ import pytest
 
 from tests.engine.benchmark_runs import run_benchmark
 from tests.engine.harness import has_gpu
-from tests.engine.host import has_worker_batch
 
 pytestmark = [
     pytest.mark.gpu,
@@ -18,10 +17,6 @@ pytestmark = [
 ATTENTION = os.environ.get("SPEC_TOGGLE_TEST_ATTENTION", "triton")
 
 
-@pytest.mark.skipif(
-    has_worker_batch() and ATTENTION == "triton",
-    reason="NOT RUN: this release's draft-extend graphs with triton attend to refused drafts",
-)
 def test_accept_length_of_the_reference_pair(tmp_path: Path) -> None:
     arm = run_benchmark(tmp_path, "acceptance", ATTENTION, "--batch", "64")["static"]
     assert arm["accept_len"] >= 2.2

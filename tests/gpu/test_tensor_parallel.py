@@ -96,13 +96,8 @@ def expected(servers: Servers) -> list[list[int]]:
     return [answer["output_ids"] for answer in answers]
 
 
-def check_tokens(
-    servers: Servers, answers: Sequence[Any], expected: list[list[int]], most: int
-) -> None:
-    """Equal, or other from a token on that is a tie: float16 rounds by the size of the batch.
-
-    ``most``: answers that may hold such a token.
-    """
+def check_tokens(servers: Servers, answers: Sequence[Any], expected: list[list[int]]) -> None:
+    """Equal, or other from a token on that is a tie: float16 rounds by the size of the batch."""
     differing = [
         (prompt, next(i for i, (a, b) in enumerate(zip(found, wanted, strict=True)) if a != b))
         for prompt, found, wanted in zip(
@@ -110,7 +105,7 @@ def check_tokens(
         )
         if found != wanted
     ]
-    assert len(differing) <= most
+    assert len(differing) <= len(answers) // 5
     for prompt, at in differing:
         body = {
             "text": prompt,
@@ -128,7 +123,7 @@ def test_load_switches_while_requests_are_retracted(
 ) -> None:
     before = samples(servers.toggle)
     answers = generate(servers.toggle, PROMPTS, [LENGTH] * COUNT)
-    check_tokens(servers, answers, expected, most=COUNT // 5)
+    check_tokens(servers, answers, expected)
     assert sum(answer["meta_info"]["num_retractions"] for answer in answers) > 0
     after = samples(servers.toggle)
     series = "switches_total{mode=plain,reason=load}"
@@ -145,8 +140,7 @@ def test_forced_switches_under_load(servers: Servers, expected: list[list[int]])
         alternate(servers.toggle, lambda: greedy.done() and sampled.done(), PAUSE_S)
     finally:
         pool.shutdown(wait=False)  # a server that hangs would never answer
-    # Beside a sampled request a greedy one is sampled from its top token, or tokens if they tie.
-    check_tokens(servers, greedy.result(), expected, most=count // 2)
+    check_tokens(servers, greedy.result(), expected)
     assert len(sampled.result()[0]["output_ids"]) == LENGTH
     for answer in greedy.result():
         assert 0 < answer["meta_info"]["dynamic_spec_plain_tokens"] < LENGTH - 1
