@@ -7,18 +7,19 @@ run dummy weights with ``--skip-tokenizer-init``.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import random
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 
 @dataclass(frozen=True)
 class Job:
-    """One level: ``concurrency`` workers share ``requests`` requests, after ``warmup_output``.
+    """One level: ``concurrency`` workers share ``requests`` requests, after a warm-up.
 
     Random prompts of ``input_len`` are answered with exactly ``output_len`` tokens; ``prompts``
     (token ids), where given, with at most as many: past its end a real answer is no text.
@@ -74,12 +75,14 @@ def summarise(traces: Sequence[Trace]) -> dict[str, Any]:
     rounds = sum(t.rounds for t in traces)
     correct = sum(t.correct_drafts for t in traces)
     tpots = [t.tpot_s for t in traces if t.tpot_s is not None]
+    ttfts = [t.first - t.sent for t in traces]
     decoded = tokens - len(traces)  # a prefill makes each request's first token
     return {
         "output_tok_s": _rounded(tokens / wall_s, 2),
         "tpot_ms_p50": _milliseconds(percentile(tpots, 50)),
         "tpot_ms_p99": _milliseconds(percentile(tpots, 99)),
-        "ttft_ms_p50": _milliseconds(percentile([t.first - t.sent for t in traces], 50)),
+        "ttft_ms_p50": _milliseconds(percentile(ttfts, 50)),
+        "ttft_ms_p99": _milliseconds(percentile(ttfts, 99)),
         # Over rounds alone; without the plugin the server divides all tokens by its rounds.
         "accept_len": _rounded(1 + correct / rounds if rounds else None, 3),
         # Share of decoded tokens that rounds made; a last round may overshoot a request's end.
@@ -99,18 +102,29 @@ def _milliseconds(seconds: float | None) -> float | None:
     return _rounded(None if seconds is None else seconds * 1000, 4)
 
 
-def make_bodies(job: Job, seed: str, count: int, output_len: int) -> list[bytes]:
+def make_bodies(job: Job, seed: str, output_lens: Iterable[int]) -> list[bytes]:
     """Request bodies, serialised ahead so that the loop only sends. The seed draws the prompts."""
     rng = random.Random(seed)
     is_random = not job.prompts
-    params = {"temperature": 0, "max_new_tokens": output_len, "ignore_eos": is_random}
+    prompts = _random_prompts(job, rng) if is_random else _given_prompts(job, rng)
     bodies: list[bytes] = []
-    for prompt in _random_prompts(job, rng) if is_random else _given_prompts(job, rng):
-        if len(bodies) == count:
-            break
+    for output_len, prompt in zip(output_lens, prompts, strict=False):
+        params = {"temperature": 0, "max_new_tokens": output_len, "ignore_eos": is_random}
         body = {"input_ids": prompt, "sampling_params": params, "stream": True}
         bodies.append(json.dumps(body).encode())
     return bodies
+
+
+def make_warmup(job: Job) -> list[bytes]:
+    """Three waves of short answers that end at different times.
+
+    So the next ones are prefilled in batches of many sizes: the first batch of a size can take a
+    second, in which kernels are loaded.
+    """
+    longest = min(job.warmup_output, job.output_len)
+    lengths = itertools.cycle([max(1, longest * quarter // 4) for quarter in (4, 1, 3, 2)])
+    lens = itertools.islice(lengths, 3 * job.concurrency)
+    return make_bodies(job, f"warm-{job.seed}", lens)
 
 
 def _random_prompts(job: Job, rng: random.Random) -> Iterator[Sequence[int]]:
@@ -167,12 +181,11 @@ async def _closed_loop(session: Any, url: str, bodies: list[bytes], workers: int
 
 
 async def run_job(job: Job) -> dict[str, Any]:
-    """Warm the level up with one wave of short answers, then measure it."""
+    """Warm the level up, then measure it."""
     import aiohttp
 
-    warmup_len = min(job.warmup_output, job.output_len)
-    warmup = make_bodies(job, f"warm-{job.seed}", job.concurrency, warmup_len)
-    bodies = make_bodies(job, job.seed, job.requests, job.output_len)
+    warmup = make_warmup(job)
+    bodies = make_bodies(job, job.seed, [job.output_len] * job.requests)
     async with aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0),
         timeout=aiohttp.ClientTimeout(total=job.timeout_s),

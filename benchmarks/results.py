@@ -18,7 +18,7 @@ from benchmarks.servers import nvidia_smi
 
 SCHEMA = (
     "levels.<n>.output_tok_s: output tokens of all requests of the level over the time from the "
-    "first send to the last token, closed loop, after one warm-up wave; tpot: (last - first event) "
+    "first send to the last token, closed loop, after a warm-up; tpot: (last - first event) "
     "/ tokens between, per request; accept_len: over speculative rounds alone; round_share: share "
     "of decoded tokens made by rounds; session: index into sessions, one per command that added to "
     "this file. gpu_mem_gb: GiB."

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from benchmarks.client import Job, Trace, make_bodies, percentile, summarise
+from benchmarks.client import Job, Trace, make_bodies, make_warmup, percentile, summarise
 
 
 @pytest.mark.parametrize(
@@ -26,6 +26,7 @@ def test_level_of_two_plain_requests() -> None:
     assert level["tpot_ms_p50"] == pytest.approx(10.5)
     assert level["tpot_ms_p99"] == pytest.approx(10.99)
     assert level["ttft_ms_p50"] == pytest.approx(300)
+    assert level["ttft_ms_p99"] == pytest.approx(398)  # of 200 and 400
     assert (level["requests"], level["output_tokens"], level["wall_s"]) == (2, 202, 2.0)
     assert level["accept_len"] is None
     assert level["round_share"] == 0
@@ -45,7 +46,7 @@ def test_accept_length_counts_rounds_alone() -> None:
 
 def test_prompts_follow_their_seed() -> None:
     job = Job("http://x", 1, 2, input_len=5, output_len=7, vocab_size=50, seed="a")
-    first, again, other = (make_bodies(job, seed, 2, 7) for seed in ("a", "a", "b"))
+    first, again, other = (make_bodies(job, seed, [7, 7]) for seed in ("a", "a", "b"))
     assert first == again != other
     body = json.loads(first[0])
     assert len(body["input_ids"]) == 5 and max(body["input_ids"]) < 50
@@ -53,9 +54,15 @@ def test_prompts_follow_their_seed() -> None:
     assert first[0] != first[1]
 
 
+def test_warm_up_ends_at_different_times_and_never_after_the_answers() -> None:
+    job = Job("http://x", 4, 2, input_len=5, output_len=24, vocab_size=50, seed="a")
+    params = [json.loads(body)["sampling_params"] for body in make_warmup(job)]
+    assert [found["max_new_tokens"] for found in params] == 3 * [24, 6, 18, 12]
+
+
 def test_given_prompts_take_turns_and_may_end() -> None:
     job = Job("http://x", 1, 2, 5, 7, vocab_size=50, seed="a", prompts=[[1], [2, 2], [3]])
-    bodies = [json.loads(body) for body in make_bodies(job, "a", 6, 7)]
+    bodies = [json.loads(body) for body in make_bodies(job, "a", [7] * 6)]
     assert sorted(body["input_ids"] for body in bodies[:3]) == [[1], [2, 2], [3]]
     assert sorted(body["input_ids"] for body in bodies[3:]) == [[1], [2, 2], [3]]
     assert not any(body["sampling_params"]["ignore_eos"] for body in bodies)
