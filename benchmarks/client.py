@@ -116,14 +116,14 @@ def make_bodies(job: Job, seed: str, output_lens: Iterable[int]) -> list[bytes]:
 
 
 def make_warmup(job: Job) -> list[bytes]:
-    """Three waves of short answers that end at different times.
+    """Three waves or more of short answers that end at different times.
 
-    So the next ones are prefilled in batches of many sizes: the first batch of a size can take a
-    second, in which kernels are loaded.
+    So the next ones are prefilled in batches of many sizes: the first batch of a size can take half
+    a second, in which kernels are loaded.
     """
     longest = min(job.warmup_output, job.output_len)
     lengths = itertools.cycle([max(1, longest * quarter // 4) for quarter in (4, 1, 3, 2)])
-    lens = itertools.islice(lengths, 3 * job.concurrency)
+    lens = itertools.islice(lengths, max(3 * job.concurrency, min(8 * job.concurrency, 128)))
     return make_bodies(job, f"warm-{job.seed}", lens)
 
 

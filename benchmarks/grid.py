@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks.models import ModelPair
 from benchmarks.results import save_json
-from benchmarks.steady_load import Prompts, SteadyLoad
+from benchmarks.steady_load import ENDLESS, Prompts, SteadyLoad
 from benchmarks.stepped_options import (
     add_engine_options,
     arms_of,
@@ -44,7 +44,8 @@ SCHEMA = (
     "decode iterations; switches; ratio: output_tok_s over the better of static at this accept "
     "length and the mean of none and none_again; prefill_s: from the arrival of all requests to "
     f"the last first token. accept {ANY!r}: the arm makes no rounds. context: prompt tokens; of "
-    f"{LONG} or more all but {OWN} are one of {DOCUMENTS} documents that the prefix cache holds."
+    f"{LONG} or more all but {OWN} are one of {DOCUMENTS} documents that the prefix cache holds. "
+    "auto serves adapt_s first whenever the accept length changes: benchmarks.drift measures that."
 )
 
 
@@ -78,7 +79,7 @@ def _server(kind: str, models: ModelPair, chosen: argparse.Namespace) -> Stepped
     largest = max(chosen.levels)
     own = max([context for context in chosen.contexts if context < LONG], default=OWN)
     shared = sum(DOCUMENTS * context for context in chosen.contexts if context >= LONG)
-    tokens = own + GROWTH + shared // largest
+    tokens = max(own + GROWTH + shared // largest, chosen.pool_tokens // largest)
     shape = (models, "none" if kind in WITHOUT else chosen.spec, chosen.attention, largest, tokens)
     settings: dict[str, Any] = {"sync": None}
     if kind == "toggle":
@@ -100,6 +101,9 @@ def _measure(arm: str, server: SteppedServer, chosen: argparse.Namespace) -> dic
         for accept in chosen.accepts if arm in WITH_ROUNDS else (None,):
             if accept is not None:
                 change_simulated_accept(accept)
+            if arm == "auto":
+                load = SteadyLoad(server.engine, prompts.take(levels[0]))
+                load.measure(ENDLESS, 1, chosen.adapt_s)
             found = {}
             for level in levels:
                 load = SteadyLoad(server.engine, prompts.take(level))
@@ -162,7 +166,8 @@ def _text(item: tuple[str, dict[str, Any]]) -> str:
 
 
 def _save(chosen: argparse.Namespace, models: ModelPair, arms: dict[str, Any]) -> Any:
-    provenance = engine_provenance("benchmarks.grid", chosen, models, limit_s=chosen.limit_s)
+    limits = {name: getattr(chosen, name) for name in ("limit_s", "adapt_s", "pool_tokens")}
+    provenance = engine_provenance("benchmarks.grid", chosen, models, **limits)
     provenance["simulated_accept"] = chosen.accepts
     return save_json(chosen.out, "grid", provenance, f"{models.label}-{chosen.spec}", SCHEMA, arms)
 
@@ -177,6 +182,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--accepts", type=float, nargs="+", default=[1.6, 2.6, 3.4], help="simulated lengths")
     add("--threshold", type=int, default=24, help="of the arm threshold")
     add("--limit-s", type=float, default=8.0, help="a window ends at this time at the latest")
+    add("--adapt-s", type=float, default=5.0, help="auto: to follow another accept length in")
+    add("--pool-tokens", type=int, default=0, help="of the KV pool at least, as a server has")
     add_engine_options(parser)
     return parser
 

@@ -1,4 +1,7 @@
-"""What is known about the accept length, and when to find out again."""
+"""What is known about the accept length, and when to find out again.
+
+Time is what the cost table says that iterations take, never a clock: ranks must agree.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +12,20 @@ class AcceptEstimate:
     """Expected tokens per round and request, from observed rounds.
 
     An average that forgets: by ``memory`` rounds of one request while rounds are observed, and by
-    half in ``half_life`` plain iterations, so that an old estimate returns to ``prior``. Both are
-    counted in iterations, never by a clock: ranks must agree.
+    half in ``half_life_ms`` of plain iterations, so that an old estimate returns to ``prior``.
     """
 
     def __init__(
-        self, prior: float, prior_weight: float = 8, memory: float = 256, half_life: int = 256
+        self,
+        prior: float,
+        prior_weight: float = 8,
+        memory: float = 256,
+        half_life_ms: float = 1250,
     ) -> None:
         self._prior = prior
         self._prior_weight = prior_weight
         self._memory = memory
-        self._keep = 0.5 ** (1 / half_life)
+        self._half_life_ms = half_life_ms
         self._tokens = 0.0
         self.weight = 0.0
         """Rounds of one request that the estimate rests on, after forgetting."""
@@ -40,17 +46,18 @@ class AcceptEstimate:
         self._tokens = self._tokens * keep + tokens
         self.weight = self.weight * keep + rounds
 
-    def age(self) -> None:
-        """One iteration went by that showed nothing about acceptance."""
-        self._tokens *= self._keep
-        self.weight *= self._keep
+    def age(self, ms: float) -> None:
+        """An iteration of ``ms`` went by that showed nothing about acceptance."""
+        keep = 0.5 ** (ms / self._half_life_ms)
+        self._tokens *= keep
+        self.weight *= keep
 
 
 class ProbeSchedule:
     """When a short burst of the other mode is allowed, and how long it is.
 
-    A burst that is to show the accept length comes as soon as what it loses is ``SHARE`` of the
-    time since the last one: a load near the break-even is looked at often, one far from it rarely.
+    A burst comes as soon as what it loses is ``SHARE`` of the time since the last one: a load near
+    the break-even is looked at often, one far from it rarely.
     """
 
     SHARE = 0.01
@@ -58,29 +65,33 @@ class ProbeSchedule:
     # few that are affordable, at a large batch those whose results are in before the burst ends.
     WANTED = 64
     SHORTEST, LONGEST = 3, 8
-    # Iterations between two bursts at least, and between two that are to time a mode.
-    PAUSE, COST_PAUSE = 512, 1024
+    # Between two bursts at least, and between two that are to time a mode.
+    PAUSE_MS, COST_PAUSE_MS = 2500.0, 5000.0
+    # What a start counts as: nothing is known yet, so a first burst is worth more.
+    CREDIT_MS = 30_000.0
 
-    def __init__(self, first: int = 128) -> None:
-        """``first``: iterations until the first burst that is to time a mode."""
-        self._waited = self.COST_PAUSE - first
+    def __init__(self, first_ms: float = 640.0) -> None:
+        """``first_ms``: until the first burst that is to time a mode."""
+        self._waited_ms = self.CREDIT_MS
+        self._to_first_ms = first_ms
 
-    def wait(self) -> None:
-        """One iteration without a burst."""
-        self._waited += 1
+    def wait(self, ms: float) -> None:
+        """An iteration of ``ms`` without a burst."""
+        self._waited_ms += ms
+        self._to_first_ms -= ms
 
     def rounds(self, batch_size: float) -> int:
         """Length of a burst that is to show the accept length."""
         return min(self.LONGEST, max(self.SHORTEST, math.ceil(self.WANTED / batch_size)))
 
-    def is_due(self, lost: float) -> bool:
-        """``lost``: what the burst loses if it changes nothing, in iterations of the mode that
-        runs."""
-        return self._waited >= max(self.PAUSE, lost / self.SHARE)
+    def is_due(self, lost_ms: float) -> bool:
+        """``lost_ms``: what the burst loses if it changes nothing."""
+        return self._waited_ms >= max(self.PAUSE_MS, lost_ms / self.SHARE)
 
-    def is_due_for_cost(self) -> bool:
-        return self._waited >= self.COST_PAUSE
+    def is_due_for_cost(self, lost_ms: float) -> bool:
+        pause_ms = max(self.COST_PAUSE_MS, lost_ms / self.SHARE)
+        return self._to_first_ms <= 0 and self._waited_ms >= pause_ms
 
     def finish(self) -> None:
         """A burst is over."""
-        self._waited = 0
+        self._waited_ms = 0.0

@@ -13,6 +13,7 @@ from spec_toggle.compat.launch import older_release, resolved_settings
 from spec_toggle.config import DynamicSpecConfig
 from spec_toggle.cost import CostTable, prior_table
 from spec_toggle.live_costs import IterationTimer, LiveCosts, Observations
+from spec_toggle.profile_plan import METHOD
 from spec_toggle.ranks import share
 
 logger = logging.getLogger(__name__)
@@ -121,6 +122,7 @@ def profile_key(scheduler: Any, config: DynamicSpecConfig, axes: Any) -> dict[st
     is_gpu = worker.device.startswith("cuda")
     return {
         "spec_toggle": __version__,
+        "method": METHOD,
         "sglang": sglang_version,
         "torch": torch.__version__,
         "gpu": torch.cuda.get_device_name() if is_gpu else "cpu",

@@ -45,7 +45,7 @@ class DynamicSpecConfig:
     threshold: int = 32
     hysteresis: int | None = None
     dwell: int = 16
-    margin: float = 0.05
+    margin: float = 0.02
     skip_profile: bool = False
     draft_sync: str = "deferred"
     sync_tokens: int = 4096

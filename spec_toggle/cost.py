@@ -21,7 +21,9 @@ MAX_STEP = 2.0
 STEP_SHARE = 0.25
 # Share of an interpolation from which on a timing counts as one of the cell itself.
 NEAR = 0.25
-# Requests at which a decode iteration costs twice that of one request, in a table not measured yet.
+# A table not measured yet: milliseconds of a plain step of one request, and how many requests cost
+# twice as much.
+PRIOR_MS = 5.0
 PRIOR_KNEE = 128
 
 
@@ -185,17 +187,19 @@ def _between(axis: Sequence[int], value: float) -> tuple[int, int, float]:
 
 
 def prior_table(num_steps: int, num_draft_tokens: int, max_batch_size: int) -> CostTable:
-    """What to assume before anything is measured, in units of one plain step of one request.
+    """What to assume before anything is measured.
 
     An iteration reads the weights once and computes per token. A round forwards
     ``num_draft_tokens`` per request through the target, and ``num_steps`` and one times through a
-    draft that is a tenth of it. The first timing gives the unit.
+    draft that is a tenth of it. The first timing gives the scale.
     """
     sizes = [1]
     while sizes[-1] * 2 <= max_batch_size:
         sizes.append(sizes[-1] * 2)
     draft = 0.1 * (num_steps + 1)
-    plain = tuple(1 + size / PRIOR_KNEE for size in sizes)
-    rounds = tuple((1 + draft) * (1 + size * num_draft_tokens / PRIOR_KNEE) for size in sizes)
+    plain = tuple(PRIOR_MS * (1 + size / PRIOR_KNEE) for size in sizes)
+    rounds = tuple(
+        PRIOR_MS * (1 + draft) * (1 + size * num_draft_tokens / PRIOR_KNEE) for size in sizes
+    )
     unknown = (tuple(0 for _ in sizes),)
     return CostTable(tuple(sizes), (0,), (plain,), (rounds,), unknown, unknown)

@@ -16,7 +16,8 @@ NAMES = {CUDA: "on GPUs", CPU: "on the CPU engine"}
 class Coverage(NamedTuple):
     """A server argument, and the values it was run with, each with the devices it was run on.
 
-    ``older``: values that were run on the releases of ``OLDER_DEVICES``.
+    ``older``: values that were run, on both devices, with SGLang whose worker gets a batch of its
+    own (0.5.12.post1).
     """
 
     field: str
@@ -25,11 +26,8 @@ class Coverage(NamedTuple):
     older: tuple[Any, ...]
 
 
-# Devices that anything was run on with SGLang whose worker gets a batch of its own (0.5.12.post1).
-OLDER_DEVICES = (CPU,)
-
 RUN = (
-    Coverage("tp_size", "--tp-size", {1: (CUDA, CPU), 2: (CPU,)}, older=(1,)),
+    Coverage("tp_size", "--tp-size", {1: (CUDA, CPU), 2: (CUDA, CPU)}, older=(1,)),
     Coverage("dp_size", "--dp-size", {1: (CUDA, CPU)}, older=(1,)),
     Coverage("ep_size", "--ep-size", {1: (CUDA, CPU)}, older=(1,)),
     Coverage("nnodes", "--nnodes", {1: (CUDA, CPU)}, older=(1,)),
@@ -43,17 +41,15 @@ def untested(settings: Any, older_release: str | None = None) -> list[str]:
     """A few words on each setting that was never run on the device of ``settings``.
 
     ``settings``: the resolved view of ``ServerArgs``. None stands for a default.
-    ``older_release``: of SGLang, where it is one of ``OLDER_DEVICES``.
+    ``older_release``: of SGLang, where its worker gets a batch of its own.
     """
     device = str(settings.device)
     found = []
-    if older_release is not None and device not in OLDER_DEVICES:
-        found.append(f"SGLang {older_release} {_ran(OLDER_DEVICES)}")
     for coverage in RUN:
         value = getattr(settings, coverage.field, None)
         run = coverage.run
         if older_release is not None:
-            run = dict.fromkeys(coverage.older, (device,))  # of the device it is said above
+            run = dict.fromkeys(coverage.older, (CUDA, CPU))
         devices = (device,) if value is None else run.get(value, ())
         if device not in devices:
             given = coverage.flag if value is True else f"{coverage.flag} {value}"

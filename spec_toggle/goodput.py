@@ -15,8 +15,10 @@ if TYPE_CHECKING:
 
 # Rounds of one request below which an estimate is too old or too thin to leave PLAIN on.
 TRUSTED_ROUNDS = 64
-# What a switch to SPEC and back costs, in rounds.
-RESUME_ROUNDS = 1
+# What a switch to the other mode and back costs, in plain steps.
+SWITCH_STEPS = 1
+# Costs that were never measured may be wrong by this factor.
+DOUBT = 2
 # Share of the KV pool above which a switch back is considered twice as long.
 KV_PRESSURE = 0.95
 # Where the search for the boundary ends.
@@ -97,10 +99,11 @@ class GoodputPolicy:
             self._at_switch = inputs
         if self._probe is not None:
             return self._continue_probe(self._probe, inputs)
-        self._probes.wait()
+        ms = self._ms(self._mode, inputs)
+        self._probes.wait(ms)
         if self._mode is Mode.SPEC:
             return self._decide_in_spec(inputs)
-        self._accept.age()
+        self._accept.age(ms)
         return self._decide_in_plain(inputs, sample)
 
     def gain(self, inputs: Inputs) -> float:
@@ -109,6 +112,9 @@ class GoodputPolicy:
 
     def _break_even(self, inputs: Inputs) -> float:
         return self._costs.table.break_even(inputs.batch_size, inputs.context)
+
+    def _ms(self, mode: Mode, inputs: Inputs) -> float:
+        return self._costs.table.ms(mode, inputs.batch_size, inputs.context)
 
     def _idle(self) -> Decision:
         """Nothing runs that could lose by the next round, and an idle server drafts first."""
@@ -121,29 +127,40 @@ class GoodputPolicy:
         gain = self.gain(inputs)
         if gain < 1:
             return self._switch(Mode.PLAIN, inputs)
-        if self._probes.is_due_for_cost() and self._lacks(Mode.PLAIN, inputs):
-            return self._start_probe(Mode.PLAIN, self._probes.LONGEST, is_for_cost=True)
+        if self._lacks(Mode.PLAIN, inputs):
+            lost_ms = self._lost_ms(inputs, self._probes.LONGEST * (gain - 1))
+            if self._probes.is_due_for_cost(lost_ms):
+                return self._start_probe(Mode.PLAIN, self._probes.LONGEST, is_for_cost=True)
         return Decision(Mode.SPEC, f"gain {gain:.2f}")
 
     def _decide_in_plain(self, inputs: Inputs, sample: LoadSample) -> Decision:
         break_even = self._break_even(inputs)
-        if self._probes.is_due_for_cost() and self._lacks(Mode.SPEC, inputs):
-            return self._start_probe(Mode.SPEC, self._probes.LONGEST, is_for_cost=True)
+        if self._lacks(Mode.SPEC, inputs) and self._can_pay(break_even / DOUBT):
+            rounds = self._probes.LONGEST
+            lost_ms = self._lost_ms(inputs, rounds * max(0.0, break_even - inputs.accept))
+            if self._probes.is_due_for_cost(lost_ms):
+                return self._start_probe(Mode.SPEC, rounds, is_for_cost=True)
         is_trusted = self._accept.weight >= TRUSTED_ROUNDS
         gain = inputs.accept / break_even
         if is_trusted and gain > 1 + self._margin:
             return self._dwell_in_plain(inputs, sample)
         self._high_steps = 0
-        rounds = self._probes.rounds(inputs.batch_size)
-        if not is_trusted and self._can_pay(break_even) and self._may_probe(rounds, break_even):
+        if not is_trusted and self._can_pay(break_even) and self._may_probe(inputs, break_even):
+            rounds = self._probes.rounds(inputs.batch_size)
             return self._start_probe(Mode.SPEC, rounds, is_for_cost=False)
         return Decision(Mode.PLAIN, f"gain {gain:.2f}")
 
-    def _may_probe(self, rounds: int, break_even: float) -> bool:
+    def _may_probe(self, inputs: Inputs, break_even: float) -> bool:
         """At once where what was last seen would pay now: the load has become another one."""
         seen = self._accept.seen
-        lost = (rounds + RESUME_ROUNDS) * max(0.0, break_even - seen)
-        return seen > (1 + self._margin) * break_even or self._probes.is_due(lost)
+        if seen > (1 + self._margin) * break_even:
+            return True
+        rounds = self._probes.rounds(inputs.batch_size)
+        return self._probes.is_due(self._lost_ms(inputs, rounds * max(0.0, break_even - seen)))
+
+    def _lost_ms(self, inputs: Inputs, steps: float) -> float:
+        """Of a burst that costs ``steps`` plain steps more than it gains, and of its switches."""
+        return (steps + SWITCH_STEPS) * self._ms(Mode.PLAIN, inputs)
 
     def _dwell_in_plain(self, inputs: Inputs, sample: LoadSample) -> Decision:
         self._high_steps += 1
@@ -171,14 +188,18 @@ class GoodputPolicy:
 
     def _continue_probe(self, probe: Probe, inputs: Inputs) -> Decision:
         # The batch may have grown meanwhile.
-        is_hopeless = not probe.is_for_cost and not self._can_pay(self._break_even(inputs))
+        doubt = DOUBT if probe.is_for_cost else 1
+        is_hopeless = probe.mode is Mode.SPEC and not self._can_pay(
+            self._break_even(inputs) / doubt
+        )
         if probe.left > 0 and not is_hopeless:
             probe.left -= 1
             return Decision(probe.mode, self._probe_reason(probe), PROBE)
         self._probe = None
-        # Timings reach the table with the next correction; until then the mode stays.
         self._probes.finish()
-        if not probe.is_for_cost and self.gain(inputs) > 1 + self._margin:
+        if probe.is_for_cost:  # its timings reach the table with a correction; the mode stays
+            self._costs.correct_soon()
+        elif self.gain(inputs) > 1 + self._margin:
             return self._switch(Mode.SPEC, inputs, "probe, ")
         return Decision(self._mode, f"probe over, gain {self.gain(inputs):.2f}")
 
@@ -192,12 +213,11 @@ class GoodputPolicy:
         self._mode = mode
         self._high_steps = 0
         self._at_switch = inputs
-        table = self._costs.table
         return Decision(
             mode,
             f"{prefix}{cause}: gain {self.gain(inputs):.2f}, {inputs.accept:.2f} tokens in "
-            f"{table.ms(Mode.SPEC, inputs.batch_size, inputs.context):.2f} ms against 1 in "
-            f"{table.ms(Mode.PLAIN, inputs.batch_size, inputs.context):.2f} ms",
+            f"{self._ms(Mode.SPEC, inputs):.2f} ms against 1 in "
+            f"{self._ms(Mode.PLAIN, inputs):.2f} ms",
             gain=self.gain(inputs),
         )
 

@@ -11,8 +11,11 @@ from spec_toggle.acceptance import AcceptEstimate
 from spec_toggle.cost import CostTable, Timing
 from spec_toggle.policy import Mode
 
-# Decode iterations between two corrections: rare, because each is a broadcast.
-INTERVAL = 512
+# Decode iterations between two corrections: rare, because each is a broadcast; less so at first,
+# when nothing may be known.
+FIRST_INTERVAL, INTERVAL = 64, 512
+# Iterations after which the results of the ones before have been read.
+READ_AFTER = 4
 # Iterations that a timing must rest on, and the largest number of them that is kept.
 MIN_SAMPLES = 4
 MAX_SAMPLES = 64
@@ -86,7 +89,7 @@ class LiveCosts:
         self._timer = timer
         self._share = share
         self._interval = interval
-        self._iterations = 0
+        self._pause = self._left = min(FIRST_INTERVAL, interval)
         self._context = 0.0
 
     @property
@@ -97,10 +100,15 @@ class LiveCosts:
     def begin_iteration(self, context: float) -> None:
         """Counts decode iterations, which all ranks run in the same order."""
         self._context = context
-        self._iterations += 1
-        if self._iterations % self._interval == 0:
+        self._left -= 1
+        if self._left <= 0:
+            self._pause = self._left = min(2 * self._pause, self._interval)
             timings = [] if self._timer is None else self._timer.drain()
             self.table = self.table.corrected(self._share(timings))
+
+    def correct_soon(self) -> None:
+        """There is something new to learn from; called by all ranks at the same iteration."""
+        self._left = min(self._left, READ_AFTER)
 
     def result(self, mode: Mode, batch_size: int, forward: int) -> None:
         if self._timer is not None:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from spec_toggle.cost import CostTable
 from spec_toggle.policy import Mode
 
+# Counts up whenever tables come to be made in another way: saved ones are then not used.
+METHOD = 2
 SHORT_CONTEXT = 256
 LONG_CONTEXT = 32768
 
@@ -53,16 +55,31 @@ def fill_table(axes: Axes, found: Times, iterations: int) -> CostTable:
 
 
 def _fill_grid(axes: Axes, mode: Mode, found: Times) -> tuple[tuple[float, ...], ...]:
-    """Missing cells grow over batch size as the row above does, or not at all in the first row."""
+    """Missing cells: no growth over batch size in the first row, by the KV read in the others.
+
+    A decode iteration costs what the batch size costs, as in the first row, and what reading the
+    KV cache costs, in proportion to its tokens.
+    """
     rows: list[list[float]] = []
     for context in axes.contexts:
         row: list[float] = []
         for column, size in enumerate(axes.batch_sizes):
             ms = found.get((mode, size, context))
-            if ms is None:
-                above = rows[-1] if rows else None
-                growth = above[column] / above[column - 1] if above and column else 1.0
-                ms = row[-1] * growth if row else rows[-1][0]
-            row.append(ms)
+            if ms is None and rows:
+                ms = _with_more_context(axes.batch_sizes, rows, row, column)
+            row.append(row[-1] if ms is None else ms)
         rows.append(row)
     return tuple(map(tuple, rows))
+
+
+def _with_more_context(
+    sizes: tuple[int, ...], rows: list[list[float]], row: list[float], column: int
+) -> float:
+    """Milliseconds at ``sizes[column]``; without a smaller batch in ``row``, as in the row above.
+
+    ``rows``: the rows above.
+    """
+    if not row:
+        return rows[-1][column]
+    extra = max(0.0, row[-1] - rows[0][column - 1]) * sizes[column] / sizes[column - 1]
+    return rows[0][column] + extra

@@ -16,7 +16,7 @@ from spec_toggle.patching import PATCHES
 from spec_toggle.source import PACKAGE, Source
 
 # Releases that the test suites and a GPU run were made on.
-SUPPORTED = ("0.5.23",)
+SUPPORTED = ("0.5.23", "0.5.12.post1")
 RELEASES = ("0.5.23", "0.5.20", "0.5.18", "0.5.17", "0.5.15", "0.5.12.post1", "0.5.9")
 # Wheels are per platform; which one does not matter to their Python source.
 PLATFORM = ("--python-version", "3.11", "--platform", "manylinux_2_34_x86_64")

@@ -26,7 +26,7 @@ def observations(costs: CostTable | None = None, accept: float = 2.5) -> Observa
 
 
 def policy(
-    watched: Observations, margin: float = 0.05, dwell: int = 3, probes: ProbeSchedule | None = None
+    watched: Observations, margin: float = 0.02, dwell: int = 3, probes: ProbeSchedule | None = None
 ) -> GoodputPolicy:
     return GoodputPolicy(watched, margin, dwell, probes)
 

@@ -95,3 +95,19 @@ def test_two_ranks_with_different_clocks_decide_alike() -> None:
     assert first == second and set(seen) == set(Mode)
     assert first.ms(Mode.SPEC, 4, 256) == pytest.approx(truth.ms(Mode.SPEC, 4, 256), rel=0.2)
     assert not wire
+
+
+def test_corrections_come_soon_at_first_and_when_something_was_timed() -> None:
+    steps: list[int] = []
+    step = 0
+
+    def share(timings: list[Timing]) -> list[Timing]:
+        steps.append(step)
+        return timings
+
+    costs = LiveCosts(prior_table(3, 4, 64), None, share)
+    for step in range(1, 2001):
+        if step == 1000:
+            costs.correct_soon()
+        costs.begin_iteration(256)
+    assert steps == [64, 192, 448, 960, 1003, 1515]

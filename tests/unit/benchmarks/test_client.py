@@ -1,5 +1,6 @@
 """The arithmetic of a level on synthetic traces, and the prompts' seeds."""
 
+import dataclasses
 import json
 
 import pytest
@@ -57,7 +58,8 @@ def test_prompts_follow_their_seed() -> None:
 def test_warm_up_ends_at_different_times_and_never_after_the_answers() -> None:
     job = Job("http://x", 4, 2, input_len=5, output_len=24, vocab_size=50, seed="a")
     params = [json.loads(body)["sampling_params"] for body in make_warmup(job)]
-    assert [found["max_new_tokens"] for found in params] == 3 * [24, 6, 18, 12]
+    assert [found["max_new_tokens"] for found in params] == 8 * [24, 6, 18, 12]
+    assert len(make_warmup(dataclasses.replace(job, concurrency=64))) == 3 * 64
 
 
 def test_given_prompts_take_turns_and_may_end() -> None:
