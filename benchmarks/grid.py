@@ -20,6 +20,7 @@ from benchmarks.models import ModelPair
 from benchmarks.results import save_json
 from benchmarks.steady_load import ENDLESS, Prompts, SteadyLoad
 from benchmarks.stepped_options import (
+    CPU_ATTENTION,
     add_engine_options,
     arms_of,
     engine_provenance,
@@ -37,6 +38,8 @@ LONG, DOCUMENTS, OWN = 1024, 8, 32
 # Output tokens of a request before the window and in it, and of all in it: few need more rounds.
 SETTLE, WINDOW, WINDOW_OF_ALL = 32, 96, 1024
 GROWTH = 256  # room for output tokens in the largest batch, per request
+# What an H200 has room for beside the 8B shape.
+POOL = 640_000
 ANY = "any"
 SCHEMA = (
     "arms.<arm>.<context>.<accept>.<concurrency>: tokens and output_tok_s in the window, which "
@@ -52,6 +55,8 @@ SCHEMA = (
 def main(argv: list[str] | None = None) -> int:
     chosen = _parser().parse_args(argv)
     chosen.accept = chosen.accepts[0]
+    if chosen.pool_tokens is None:
+        chosen.pool_tokens = 0 if chosen.attention == CPU_ATTENTION else POOL
     # Admits the whole batch, although its requests may ask for more tokens than the pool has.
     os.environ["SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION"] = "16"
     models = prepare_engine(chosen)
@@ -108,7 +113,11 @@ def _measure(arm: str, server: SteppedServer, chosen: argparse.Namespace) -> dic
             for level in levels:
                 load = SteadyLoad(server.engine, prompts.take(level))
                 window = max(WINDOW, WINDOW_OF_ALL // level)
-                found[str(level)] = load.measure(SETTLE, window, chosen.limit_s)
+                # In a short window, one burst of the other mode would be more than its share.
+                least_s = chosen.window_s * (2 if arm == "auto" else 1)
+                found[str(level)] = load.measure(
+                    SETTLE, window, max(chosen.limit_s, least_s), least_s
+                )
                 if not documents:  # a full cache would be evicted in the window
                     server.engine.flush()
             key = ANY if accept is None else f"{accept:g}"
@@ -166,7 +175,8 @@ def _text(item: tuple[str, dict[str, Any]]) -> str:
 
 
 def _save(chosen: argparse.Namespace, models: ModelPair, arms: dict[str, Any]) -> Any:
-    limits = {name: getattr(chosen, name) for name in ("limit_s", "adapt_s", "pool_tokens")}
+    names = ("limit_s", "window_s", "adapt_s", "pool_tokens")
+    limits = {name: getattr(chosen, name) for name in names}
     provenance = engine_provenance("benchmarks.grid", chosen, models, **limits)
     provenance["simulated_accept"] = chosen.accepts
     return save_json(chosen.out, "grid", provenance, f"{models.label}-{chosen.spec}", SCHEMA, arms)
@@ -182,8 +192,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--accepts", type=float, nargs="+", default=[1.6, 2.6, 3.4], help="simulated lengths")
     add("--threshold", type=int, default=24, help="of the arm threshold")
     add("--limit-s", type=float, default=8.0, help="a window ends at this time at the latest")
+    add("--window-s", type=float, default=2.0, help="a window lasts this at least, auto's twice")
     add("--adapt-s", type=float, default=5.0, help="auto: to follow another accept length in")
-    add("--pool-tokens", type=int, default=0, help="of the KV pool at least, as a server has")
+    add("--pool-tokens", type=int, help=f"of the KV pool at least; default: {POOL}, on a CPU 0")
     add_engine_options(parser)
     return parser
 

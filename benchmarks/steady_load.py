@@ -142,11 +142,13 @@ class Load:
 class SteadyLoad(Load):
     """A batch of constant size: nobody comes or goes."""
 
-    def measure(self, settle: int, window: int, limit_s: float) -> dict[str, Any]:
+    def measure(
+        self, settle: int, window: int, limit_s: float, least_s: float = 0.0
+    ) -> dict[str, Any]:
         """Serve until all requests decode, ``settle`` tokens per request more, then a window of
-        ``window`` tokens per request, of at most ``limit_s``; then stop.
+        ``window`` tokens per request, of ``least_s`` to ``limit_s``; then stop.
 
-        Tokens, not seconds: how long an iteration takes depends on the context that it reads.
+        Tokens first: how long an iteration takes depends on the context that it reads.
 
         Returns:
             The window's summary, and ``prefill_s`` from the arrival to everybody's first token.
@@ -154,25 +156,27 @@ class SteadyLoad(Load):
         Raises:
             RuntimeError: a request ended, so the batch was not what it should have been.
         """
-        self.run(self._phases(settle, window, limit_s))
+        self.run(self._phases(settle, window, limit_s, least_s))
         if self._ended:
             raise RuntimeError(f"{self._ended} requests ended before the window did")
         return {**self._last.since(self._first).summary(), "prefill_s": self._prefill_s}
 
-    def _phases(self, settle: int, window: int, limit_s: float) -> Iterator[None]:
+    def _phases(self, settle: int, window: int, limit_s: float, least_s: float) -> Iterator[None]:
         arrival = time.perf_counter()
         yield from self.until_all_decode()
         self._prefill_s = time.perf_counter() - arrival
         yield from self._serve(settle, limit_s)
         self._first = self.seen()
-        yield from self._serve(window, limit_s)
+        yield from self._serve(window, limit_s, least_s)
         self._last = self.seen()
         self._ended = self.ended
 
-    def _serve(self, tokens: int, limit_s: float) -> Iterator[None]:
+    def _serve(self, tokens: int, limit_s: float, least_s: float = 0.0) -> Iterator[None]:
         target = self.tokens + tokens * len(self._live)
-        end = time.perf_counter() + limit_s
-        while self.tokens < target and time.perf_counter() < end:
+        started = time.perf_counter()
+        while time.perf_counter() < started + limit_s:
+            if self.tokens >= target and time.perf_counter() >= started + least_s:
+                return
             yield
 
 

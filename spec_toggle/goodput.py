@@ -118,7 +118,8 @@ class GoodputPolicy:
 
     def _idle(self) -> Decision:
         """Nothing runs that could lose by the next round, and an idle server drafts first."""
-        self._probe = None
+        if self._probe is not None:
+            self._end_probe(self._probe)
         self._high_steps = 0
         self._mode = Mode.SPEC
         return Decision(Mode.SPEC, "idle", "idle")
@@ -195,13 +196,17 @@ class GoodputPolicy:
         if probe.left > 0 and not is_hopeless:
             probe.left -= 1
             return Decision(probe.mode, self._probe_reason(probe), PROBE)
-        self._probe = None
-        self._probes.finish()
-        if probe.is_for_cost:  # its timings reach the table with a correction; the mode stays
-            self._costs.correct_soon()
-        elif self.gain(inputs) > 1 + self._margin:
+        self._end_probe(probe)
+        # What a mode costs is known after the next correction; until then the mode stays.
+        if not probe.is_for_cost and self.gain(inputs) > 1 + self._margin:
             return self._switch(Mode.SPEC, inputs, "probe, ")
         return Decision(self._mode, f"probe over, gain {self.gain(inputs):.2f}")
+
+    def _end_probe(self, probe: Probe) -> None:
+        self._probe = None
+        self._probes.finish()
+        if probe.is_for_cost:
+            self._costs.correct_soon()
 
     def _probe_reason(self, probe: Probe) -> str:
         if probe.is_for_cost:

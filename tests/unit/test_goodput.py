@@ -148,6 +148,17 @@ def test_a_batch_that_grows_ends_the_timing_of_rounds() -> None:
     assert decider.decide(load(256)).mode is P
 
 
+def test_a_burst_that_an_idle_server_cuts_short_counts_as_one() -> None:
+    watched = observations(table(count=0))
+    teach(watched, 2.5)
+    decider = policy(watched)
+    modes = []
+    for step in range(2000):  # requests of three tokens, one at a time
+        modes.append(decider.decide(load(1 if step % 4 else 0)).mode)
+    bursts = sum(a is S and b is P for a, b in itertools.pairwise(modes))
+    assert 1 <= bursts <= 1 + 2000 * 7.5 / ProbeSchedule.COST_PAUSE_MS
+
+
 def test_timing_a_mode_loses_about_a_hundredth_at_most() -> None:
     watched = observations(table(count=0))
     teach(watched, 2.0)
