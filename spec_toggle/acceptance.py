@@ -11,34 +11,23 @@ import math
 class AcceptEstimate:
     """Expected tokens per round and request, from observed rounds.
 
-    An average that forgets: by ``memory`` rounds of one request while rounds are observed, and by
-    half in ``half_life_ms`` of plain iterations, so that an old estimate returns to ``prior``.
+    An average that begins with ``prior`` and forgets by ``memory`` rounds of one request. Time
+    without rounds leaves its value alone, but not how much it weighs against the next rounds: half
+    after ``half_life_ms``, and ``LEAST`` rounds in the end.
     """
 
-    def __init__(
-        self,
-        prior: float,
-        prior_weight: float = 8,
-        memory: float = 256,
-        half_life_ms: float = 1250,
-    ) -> None:
-        self._prior = prior
-        self._prior_weight = prior_weight
+    LEAST = 4.0
+
+    def __init__(self, prior: float, memory: float = 256, half_life_ms: float = 1250) -> None:
         self._memory = memory
         self._half_life_ms = half_life_ms
-        self._tokens = 0.0
-        self.weight = 0.0
+        self._tokens = prior * self.LEAST
+        self.weight = self.LEAST
         """Rounds of one request that the estimate rests on, after forgetting."""
 
     @property
     def value(self) -> float:
-        total = self._prior * self._prior_weight + self._tokens
-        return total / (self._prior_weight + self.weight)
-
-    @property
-    def seen(self) -> float:
-        """What the rounds gave that were observed, however long ago; the prior without any."""
-        return self._tokens / self.weight if self.weight else self._prior
+        return self._tokens / self.weight
 
     def observe(self, rounds: int, tokens: int) -> None:
         """``rounds``: requests times rounds; ``tokens``: what these rounds gave them."""
@@ -48,9 +37,10 @@ class AcceptEstimate:
 
     def age(self, ms: float) -> None:
         """An iteration of ``ms`` went by that showed nothing about acceptance."""
-        keep = 0.5 ** (ms / self._half_life_ms)
-        self._tokens *= keep
-        self.weight *= keep
+        if self.weight > self.LEAST:
+            keep = max(0.5 ** (ms / self._half_life_ms), self.LEAST / self.weight)
+            self._tokens *= keep
+            self.weight *= keep
 
 
 class ProbeSchedule:
@@ -65,33 +55,48 @@ class ProbeSchedule:
     # few that are affordable, at a large batch those whose results are in before the burst ends.
     WANTED = 64
     SHORTEST, LONGEST = 3, 8
-    # Between two bursts at least, and between two that are to time a mode.
-    PAUSE_MS, COST_PAUSE_MS = 2500.0, 5000.0
+    # Between two bursts at least: usually, where one should pay by now, and to time a mode.
+    PAUSE_MS, AT_ONCE_MS, COST_PAUSE_MS = 2500.0, 250.0, 5000.0
+    # After so long without a burst that timed a mode, what was timed may be out of date.
+    OLD_MS = 60_000.0
     # What a start counts as: nothing is known yet, so a first burst is worth more.
     CREDIT_MS = 30_000.0
 
     def __init__(self, first_ms: float = 640.0) -> None:
         """``first_ms``: until the first burst that is to time a mode."""
         self._waited_ms = self.CREDIT_MS
+        self._timed_ms = 0.0
         self._to_first_ms = first_ms
 
     def wait(self, ms: float) -> None:
         """An iteration of ``ms`` without a burst."""
         self._waited_ms += ms
+        self._timed_ms += ms
         self._to_first_ms -= ms
+
+    @property
+    def is_old(self) -> bool:
+        return self._timed_ms >= self.OLD_MS
 
     def rounds(self, batch_size: float) -> int:
         """Length of a burst that is to show the accept length."""
         return min(self.LONGEST, max(self.SHORTEST, math.ceil(self.WANTED / batch_size)))
 
-    def is_due(self, lost_ms: float) -> bool:
-        """``lost_ms``: what the burst loses if it changes nothing."""
-        return self._waited_ms >= max(self.PAUSE_MS, lost_ms / self.SHARE)
+    def affords(self, lost_ms: float) -> bool:
+        """``lost_ms``: what a burst loses if it changes nothing."""
+        return lost_ms <= self.SHARE * self._waited_ms
+
+    def is_due(self, lost_ms: float, pays: bool = False) -> bool:
+        """``pays``: by what was last seen it wins."""
+        pause_ms = self.AT_ONCE_MS if pays else self.PAUSE_MS
+        return self._waited_ms >= pause_ms and self.affords(lost_ms)
 
     def is_due_for_cost(self, lost_ms: float) -> bool:
-        pause_ms = max(self.COST_PAUSE_MS, lost_ms / self.SHARE)
-        return self._to_first_ms <= 0 and self._waited_ms >= pause_ms
+        is_time = self._to_first_ms <= 0 and self._waited_ms >= self.COST_PAUSE_MS
+        return is_time and self.affords(lost_ms)
 
-    def finish(self) -> None:
+    def finish(self, is_for_cost: bool) -> None:
         """A burst is over."""
         self._waited_ms = 0.0
+        if is_for_cost:
+            self._timed_ms = 0.0

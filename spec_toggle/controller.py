@@ -79,7 +79,8 @@ class Controller:
     def begin_iteration(self, sample: LoadSample) -> Mode:
         """Decide the mode of the decode iteration that is about to run."""
         if self.observations is not None:
-            self.observations.costs.begin_iteration(sample.context_per_request)
+            costs = self.observations.costs
+            costs.begin_iteration(self.mode, sample.batch_size, sample.context_per_request)
         self._decide(sample)
         if self.mode is Mode.PLAIN:
             self.totals.plain_steps += 1

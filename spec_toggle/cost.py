@@ -21,8 +21,9 @@ MAX_STEP = 2.0
 STEP_SHARE = 0.25
 # Share of an interpolation from which on a timing counts as one of the cell itself.
 NEAR = 0.25
-# A table not measured yet: milliseconds of a plain step of one request, and how many requests cost
-# twice as much.
+# A table not measured yet: its contexts, milliseconds of a plain step of one request, and how many
+# requests cost twice as much.
+PRIOR_CONTEXTS = (256, 2896, 32768)
 PRIOR_MS = 5.0
 PRIOR_KNEE = 128
 
@@ -106,9 +107,10 @@ class CostTable:
         step = math.pow(min(MAX_STEP, max(1 / MAX_STEP, ratio)), STEP_SHARE)
 
         def factor(row: int, column: int) -> float:
-            if counts[row][column] == 0:
-                return ratio if is_first or (row, column) in near else 1.0
-            return math.pow(step, near.get((row, column), 0.0))
+            weight = near.get((row, column), 0.0)
+            if counts[row][column] == 0 and (is_first or weight >= NEAR):
+                return ratio  # it counts as measured from now on
+            return math.pow(step, weight)
 
         def count(row: int, column: int) -> int:
             is_near = near.get((row, column), 0.0) >= NEAR
@@ -191,7 +193,7 @@ def prior_table(num_steps: int, num_draft_tokens: int, max_batch_size: int) -> C
 
     An iteration reads the weights once and computes per token. A round forwards
     ``num_draft_tokens`` per request through the target, and ``num_steps`` and one times through a
-    draft that is a tenth of it. The first timing gives the scale.
+    draft that is a tenth of it, at any context. The first timing gives the scale.
     """
     sizes = [1]
     while sizes[-1] * 2 <= max_batch_size:
@@ -201,5 +203,7 @@ def prior_table(num_steps: int, num_draft_tokens: int, max_batch_size: int) -> C
     rounds = tuple(
         PRIOR_MS * (1 + draft) * (1 + size * num_draft_tokens / PRIOR_KNEE) for size in sizes
     )
-    unknown = (tuple(0 for _ in sizes),)
-    return CostTable(tuple(sizes), (0,), (plain,), (rounds,), unknown, unknown)
+    rows = len(PRIOR_CONTEXTS)
+    unknown = (tuple(0 for _ in sizes),) * rows
+    times = (plain,) * rows, (rounds,) * rows
+    return CostTable(tuple(sizes), PRIOR_CONTEXTS, *times, unknown, unknown)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
 TRUSTED_ROUNDS = 64
 # What a switch to the other mode and back costs, in plain steps.
 SWITCH_STEPS = 1
-# Costs that were never measured may be wrong by this factor.
-DOUBT = 2
+# By which factor costs may be wrong: of rounds that were never measured, and of what was long ago.
+DOUBT, OLD_DOUBT = 2.0, 1.25
 # Share of the KV pool above which a switch back is considered twice as long.
 KV_PRESSURE = 0.95
 # Where the search for the boundary ends.
@@ -50,7 +51,7 @@ class GoodputPolicy:
     requests wait or the KV pool is nearly full, because the batch may be about to change. In PLAIN
     nothing shows the accept length: an estimate that has become too old is renewed by a short
     probe, unless not even the acceptance of every draft would pay. A probe also times a mode that
-    nobody has measured.
+    nobody has measured here, or for a while.
 
     ``observations``: what costs and acceptance are known to be now, equal on all ranks.
     """
@@ -118,7 +119,7 @@ class GoodputPolicy:
 
     def _idle(self) -> Decision:
         """Nothing runs that could lose by the next round, and an idle server drafts first."""
-        if self._probe is not None:
+        if self._probe is not None and not self._probe.is_for_cost:  # times add up over requests
             self._end_probe(self._probe)
         self._high_steps = 0
         self._mode = Mode.SPEC
@@ -128,36 +129,31 @@ class GoodputPolicy:
         gain = self.gain(inputs)
         if gain < 1:
             return self._switch(Mode.PLAIN, inputs)
-        if self._lacks(Mode.PLAIN, inputs):
-            lost_ms = self._lost_ms(inputs, self._probes.LONGEST * (gain - 1))
-            if self._probes.is_due_for_cost(lost_ms):
-                return self._start_probe(Mode.PLAIN, self._probes.LONGEST, is_for_cost=True)
+        if gain < self._doubt(Mode.PLAIN, inputs):
+            length = self._probes.LONGEST
+            if self._probes.is_due_for_cost(self._lost_ms(inputs, length * (gain - 1))):
+                return self._start_probe(Mode.PLAIN, length, is_for_cost=True)
         return Decision(Mode.SPEC, f"gain {gain:.2f}")
 
     def _decide_in_plain(self, inputs: Inputs, sample: LoadSample) -> Decision:
-        break_even = self._break_even(inputs)
-        if self._lacks(Mode.SPEC, inputs) and self._can_pay(break_even / DOUBT):
-            rounds = self._probes.LONGEST
-            lost_ms = self._lost_ms(inputs, rounds * max(0.0, break_even - inputs.accept))
-            if self._probes.is_due_for_cost(lost_ms):
-                return self._start_probe(Mode.SPEC, rounds, is_for_cost=True)
+        gain = self.gain(inputs)
         is_trusted = self._accept.weight >= TRUSTED_ROUNDS
-        gain = inputs.accept / break_even
-        if is_trusted and gain > 1 + self._margin:
+        pays = gain > 1 + self._margin
+        if is_trusted and pays:
             return self._dwell_in_plain(inputs, sample)
         self._high_steps = 0
-        if not is_trusted and self._can_pay(break_even) and self._may_probe(inputs, break_even):
-            rounds = self._probes.rounds(inputs.batch_size)
-            return self._start_probe(Mode.SPEC, rounds, is_for_cost=False)
+        break_even = self._break_even(inputs)
+        doubt = self._doubt(Mode.SPEC, inputs)
+        is_for_cost = doubt > 1
+        length = self._probes.LONGEST if is_for_cost else self._probes.rounds(inputs.batch_size)
+        lost_ms = self._lost_ms(inputs, length * max(0.0, break_even - inputs.accept))
+        is_wanted = not is_trusted and self._can_pay(break_even)
+        is_due = is_wanted and self._probes.is_due(lost_ms, pays)
+        if is_for_cost and self._can_pay(break_even / doubt):
+            is_due = is_due or self._probes.is_due_for_cost(lost_ms)
+        if is_due:
+            return self._start_probe(Mode.SPEC, length, is_for_cost)
         return Decision(Mode.PLAIN, f"gain {gain:.2f}")
-
-    def _may_probe(self, inputs: Inputs, break_even: float) -> bool:
-        """At once where what was last seen would pay now: the load has become another one."""
-        seen = self._accept.seen
-        if seen > (1 + self._margin) * break_even:
-            return True
-        rounds = self._probes.rounds(inputs.batch_size)
-        return self._probes.is_due(self._lost_ms(inputs, rounds * max(0.0, break_even - seen)))
 
     def _lost_ms(self, inputs: Inputs, steps: float) -> float:
         """Of a burst that costs ``steps`` plain steps more than it gains, and of its switches."""
@@ -179,8 +175,11 @@ class GoodputPolicy:
         """Whether rounds would be worth it if every draft were accepted."""
         return self._max_accept > (1 + self._margin) * break_even
 
-    def _lacks(self, mode: Mode, inputs: Inputs) -> bool:
-        return not self._costs.table.is_measured(mode, inputs.batch_size, inputs.context)
+    def _doubt(self, mode: Mode, inputs: Inputs) -> float:
+        """By which factor the time of ``mode`` may be wrong; 1: it is believed."""
+        if not self._costs.table.is_measured(mode, inputs.batch_size, inputs.context):
+            return DOUBT if mode is Mode.SPEC else math.inf  # plain steps are cheap to time
+        return OLD_DOUBT if self._probes.is_old else 1.0
 
     def _start_probe(self, mode: Mode, length: int, is_for_cost: bool) -> Decision:
         self._high_steps = 0
@@ -188,12 +187,7 @@ class GoodputPolicy:
         return Decision(mode, self._probe_reason(self._probe), PROBE)
 
     def _continue_probe(self, probe: Probe, inputs: Inputs) -> Decision:
-        # The batch may have grown meanwhile.
-        doubt = DOUBT if probe.is_for_cost else 1
-        is_hopeless = probe.mode is Mode.SPEC and not self._can_pay(
-            self._break_even(inputs) / doubt
-        )
-        if probe.left > 0 and not is_hopeless:
+        if probe.left > 0 and not self._is_hopeless(probe, inputs):
             probe.left -= 1
             return Decision(probe.mode, self._probe_reason(probe), PROBE)
         self._end_probe(probe)
@@ -202,15 +196,28 @@ class GoodputPolicy:
             return self._switch(Mode.SPEC, inputs, "probe, ")
         return Decision(self._mode, f"probe over, gain {self.gain(inputs):.2f}")
 
+    def _is_hopeless(self, probe: Probe, inputs: Inputs) -> bool:
+        """The batch may have grown meanwhile."""
+        if probe.mode is Mode.PLAIN:
+            return False
+        break_even = self._break_even(inputs)
+        if not self._can_pay(break_even / (DOUBT if probe.is_for_cost else 1)):
+            return True
+        length = (
+            self._probes.LONGEST if probe.is_for_cost else self._probes.rounds(inputs.batch_size)
+        )
+        steps = min(probe.left, length) * max(0.0, break_even - inputs.accept)
+        return not self._probes.affords(steps * self._ms(Mode.PLAIN, inputs))
+
     def _end_probe(self, probe: Probe) -> None:
         self._probe = None
-        self._probes.finish()
+        self._probes.finish(probe.is_for_cost)
         if probe.is_for_cost:
             self._costs.correct_soon()
 
     def _probe_reason(self, probe: Probe) -> str:
         if probe.is_for_cost:
-            return f"probe: {probe.mode.name} was never timed at this load"
+            return f"probe: to time {probe.mode.name} at this load"
         return f"probe: accept length {self._accept.value:.2f} is too old"
 
     def _switch(self, mode: Mode, inputs: Inputs, prefix: str = "") -> Decision:

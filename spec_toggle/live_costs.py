@@ -11,9 +11,10 @@ from spec_toggle.acceptance import AcceptEstimate
 from spec_toggle.cost import CostTable, Timing
 from spec_toggle.policy import Mode
 
-# Decode iterations between two corrections: rare, because each is a broadcast; less so at first,
-# when nothing may be known.
+# Decode iterations between two corrections, or milliseconds: rare, because each is a broadcast;
+# less so at first, when nothing may be known.
 FIRST_INTERVAL, INTERVAL = 64, 512
+INTERVAL_MS = 2500.0
 # Iterations after which the results of the ones before have been read.
 READ_AFTER = 4
 # Iterations that a timing must rest on, and the largest number of them that is kept.
@@ -47,22 +48,17 @@ class IterationTimer:
         self._last, self._last_s = (mode, batch_size, forward), now
 
     def drain(self) -> list[Timing]:
-        """Means since the last call, without the iterations that something held up.
+        """Means, without the iterations that something held up; fewer than wait for more.
 
         Not medians: a draft sync every few plain steps is a part of what plain steps cost.
         """
-        timings = [
-            Timing(
-                mode,
-                batch_size,
-                statistics.fmean(context for _, context in spans),
-                _trimmed_mean([ms for ms, _ in spans]),
-                len(spans),
-            )
-            for (mode, batch_size), spans in self._spans.items()
-            if len(spans) >= MIN_SAMPLES
-        ]
-        self._spans.clear()
+        ready = [key for key, spans in self._spans.items() if len(spans) >= MIN_SAMPLES]
+        timings = []
+        for mode, batch_size in ready:
+            spans = self._spans.pop((mode, batch_size))
+            context = statistics.fmean(context for _, context in spans)
+            ms = _trimmed_mean([ms for ms, _ in spans])
+            timings.append(Timing(mode, batch_size, context, ms, len(spans)))
         return timings
 
 
@@ -90,6 +86,7 @@ class LiveCosts:
         self._share = share
         self._interval = interval
         self._pause = self._left = min(FIRST_INTERVAL, interval)
+        self._left_ms = INTERVAL_MS
         self._context = 0.0
 
     @property
@@ -97,12 +94,17 @@ class LiveCosts:
         """Whether this rank's clock is the one that counts."""
         return self._timer is not None
 
-    def begin_iteration(self, context: float) -> None:
-        """Counts decode iterations, which all ranks run in the same order."""
+    def begin_iteration(self, mode: Mode, batch_size: int, context: float) -> None:
+        """Counts decode iterations, which all ranks run in the same order.
+
+        ``mode``: of the iteration before. Time is what the table says, no clock.
+        """
         self._context = context
         self._left -= 1
-        if self._left <= 0:
+        self._left_ms -= self.table.ms(mode, batch_size, context)
+        if self._left <= 0 or self._left_ms <= 0:
             self._pause = self._left = min(2 * self._pause, self._interval)
+            self._left_ms = INTERVAL_MS
             timings = [] if self._timer is None else self._timer.drain()
             self.table = self.table.corrected(self._share(timings))
 

@@ -58,28 +58,35 @@ def _fill_grid(axes: Axes, mode: Mode, found: Times) -> tuple[tuple[float, ...],
     """Missing cells: no growth over batch size in the first row, by the KV read in the others.
 
     A decode iteration costs what the batch size costs, as in the first row, and what reading the
-    KV cache costs, in proportion to its tokens.
+    KV cache costs, in proportion to its tokens. A longer context never costs less.
     """
     rows: list[list[float]] = []
     for context in axes.contexts:
+        measured = {size: found.get((mode, size, context)) for size in axes.batch_sizes}
         row: list[float] = []
-        for column, size in enumerate(axes.batch_sizes):
-            ms = found.get((mode, size, context))
-            if ms is None and rows:
-                ms = _with_more_context(axes.batch_sizes, rows, row, column)
-            row.append(row[-1] if ms is None else ms)
+        for column, ms in enumerate(measured.values()):
+            if ms is not None:
+                row.append(ms)
+            elif not rows:
+                row.append(row[-1])
+            else:
+                ms = rows[0][column] + _kv_ms(axes, rows, list(measured.values()), column)
+                row.append(max(ms, rows[-1][column]))
         rows.append(row)
     return tuple(map(tuple, rows))
 
 
-def _with_more_context(
-    sizes: tuple[int, ...], rows: list[list[float]], row: list[float], column: int
-) -> float:
-    """Milliseconds at ``sizes[column]``; without a smaller batch in ``row``, as in the row above.
+def _kv_ms(axes: Axes, rows: list[list[float]], measured: list[float | None], column: int) -> float:
+    """Milliseconds in ``column`` for the KV beyond the shortest context.
 
-    ``rows``: the rows above.
+    From the largest smaller batch that is ``measured`` in this row, else from the ``rows`` above.
     """
-    if not row:
-        return rows[-1][column]
-    extra = max(0.0, row[-1] - rows[0][column - 1]) * sizes[column] / sizes[column - 1]
-    return rows[0][column] + extra
+    for smaller in reversed(range(column)):
+        ms = measured[smaller]
+        if ms is not None:
+            share = axes.batch_sizes[column] / axes.batch_sizes[smaller]
+            return share * (ms - rows[0][smaller])
+    if len(rows) == 1:
+        return 0.0
+    first, above, here = axes.contexts[0], axes.contexts[len(rows) - 1], axes.contexts[len(rows)]
+    return (rows[-1][column] - rows[0][column]) * (here - first) / (above - first)

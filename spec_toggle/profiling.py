@@ -65,8 +65,9 @@ class Profiler:
             for context in axes.contexts:
                 for size in axes.batch_sizes:
                     self._add(timings, size, context, end)
-                for size in axes.batch_sizes:
-                    self._add(timings, size, context, end, is_again=True)
+                if context == axes.contexts[0]:
+                    for size in axes.batch_sizes:
+                        self._add(timings, size, context, end, is_again=True)
         return fill_table(axes, timings, TIMED)
 
     def _add(

@@ -1,5 +1,6 @@
 """The cost table: interpolation, corrections, and files that are not one."""
 
+import dataclasses
 import itertools
 import json
 import random
@@ -119,3 +120,14 @@ def test_the_prior_speculates_for_one_request_and_not_for_many() -> None:
     prior = prior_table(num_steps=3, num_draft_tokens=4, max_batch_size=256)
     assert prior.break_even(1, 0) < 2 and prior.break_even(256, 0) > 3
     assert prior.batch_sizes == (1, 2, 4, 8, 16, 32, 64, 128, 256)
+
+
+def test_an_assumed_cell_beside_a_measured_one_moves_no_faster_than_it() -> None:
+    costs = table()
+    counts = tuple(tuple(0 if size == 64 else 8 for size in SIZES) for _ in costs.contexts)
+    costs = dataclasses.replace(costs, round_count=counts)
+    timing = Timing(SPEC, 22, 256, 1.5 * costs.ms(SPEC, 22, 256))  # an eighth of the way to 64
+    for _ in range(20):
+        costs = costs.corrected([timing])
+    assert costs.ms(SPEC, 64, 256) < 2 * table().ms(SPEC, 64, 256)
+    assert costs.ms(SPEC, 22, 256) == pytest.approx(timing.ms, rel=0.05)

@@ -109,5 +109,15 @@ def test_corrections_come_soon_at_first_and_when_something_was_timed() -> None:
     for step in range(1, 2001):
         if step == 1000:
             costs.correct_soon()
-        costs.begin_iteration(256)
-    assert steps == [64, 192, 448, 960, 1003, 1515]
+        costs.begin_iteration(Mode.PLAIN, 1, 256)
+    assert steps == [64, 192, 448, 945, 1003, 1500, 1997]  # or after 2500 ms, of 5.04 ms each
+
+
+def test_few_timings_wait_for_more() -> None:
+    clock = Clock()
+    timer = IterationTimer(clock)
+    feed(timer, clock, [5.0] * 2)
+    assert timer.drain() == []
+    feed(timer, clock, [5.0] * 3)
+    (timing,) = timer.drain()
+    assert timing.count >= 4

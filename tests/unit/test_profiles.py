@@ -121,3 +121,15 @@ def test_missing_cells_grow_by_the_kv_they_read() -> None:
     assert filled.ms(Mode.PLAIN, 128, 8160) == pytest.approx(52.8, rel=0.1)
     assert filled.ms(Mode.SPEC, 128, 8160) == pytest.approx(561, rel=0.05)
     assert not filled.is_measured(Mode.PLAIN, 128, 8160)
+
+
+def test_a_row_without_any_measurement_goes_on_from_the_rows_above() -> None:
+    axes = Axes((1, 64), (256, 2048, 16384))
+    found = {
+        (mode, *cell): ms for mode in Mode for cell, ms in {(1, 256): 5.0, (64, 256): 6.0}.items()
+    }
+    found |= {(mode, 64, 2048): 8.0 for mode in Mode}
+    found |= {(mode, 1, 2048): 4.9 for mode in Mode}  # noise
+    rows = fill_table(axes, found, 8).plain_ms
+    assert rows[2][0] == 4.9, "never less than at a shorter context"
+    assert rows[2][1] == pytest.approx(6 + 2 * 9)  # 2 ms for 1792 tokens, so 18 for 16128
