@@ -55,10 +55,13 @@ class ProbeSchedule:
     # few that are affordable, at a large batch those whose results are in before the burst ends.
     WANTED = 64
     SHORTEST, LONGEST = 3, 8
+    # In how many rounds the time of one shows.
+    TIMING = 5
     # Between two bursts at least: usually, where one should pay by now, and to time a mode.
     PAUSE_MS, AT_ONCE_MS, COST_PAUSE_MS = 2500.0, 250.0, 5000.0
-    # After so long without a burst that timed a mode, what was timed may be out of date.
-    OLD_MS = 60_000.0
+    # After so long without a burst that timed a mode, what was timed may be out of date, and until
+    # so many of them have been made: each moves the costs only a part of the way.
+    OLD_MS, RENEWALS = 60_000.0, 2
     # What a start counts as: nothing is known yet, so a first burst is worth more.
     CREDIT_MS = 30_000.0
 
@@ -66,6 +69,7 @@ class ProbeSchedule:
         """``first_ms``: until the first burst that is to time a mode."""
         self._waited_ms = self.CREDIT_MS
         self._timed_ms = 0.0
+        self._renewals = 0
         self._to_first_ms = first_ms
 
     def wait(self, ms: float) -> None:
@@ -73,10 +77,12 @@ class ProbeSchedule:
         self._waited_ms += ms
         self._timed_ms += ms
         self._to_first_ms -= ms
+        if self._timed_ms >= self.OLD_MS:
+            self._renewals = 0
 
     @property
     def is_old(self) -> bool:
-        return self._timed_ms >= self.OLD_MS
+        return self._renewals < self.RENEWALS
 
     def rounds(self, batch_size: float) -> int:
         """Length of a burst that is to show the accept length."""
@@ -100,3 +106,4 @@ class ProbeSchedule:
         self._waited_ms = 0.0
         if is_for_cost:
             self._timed_ms = 0.0
+            self._renewals += 1

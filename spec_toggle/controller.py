@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from spec_toggle.config import DynamicSpecConfig
 from spec_toggle.goodput import GoodputPolicy
@@ -135,6 +135,8 @@ class Controller:
         self.sample = sample
         if self.telemetry is not None:
             self.telemetry.tick(self.mode)
+        if self.steering.force is not None:
+            sample = replace(sample, is_forced=True)
         decision = self.steering.override(self.policy.decide(sample))
         if self.telemetry is not None and decision.cause == PROBE:
             self.telemetry.probe_iteration()

@@ -21,9 +21,10 @@ MAX_STEP = 2.0
 STEP_SHARE = 0.25
 # Share of an interpolation from which on a timing counts as one of the cell itself.
 NEAR = 0.25
-# A table not measured yet: its contexts, milliseconds of a plain step of one request, and how many
-# requests cost twice as much.
+# A table not measured yet: its contexts, milliseconds of a plain step of one request, how many
+# requests cost twice as much, and milliseconds to read the KV cache of 1000 tokens.
 PRIOR_CONTEXTS = (256, 2896, 32768)
+PRIOR_KV_MS = 0.04
 PRIOR_MS = 5.0
 PRIOR_KNEE = 128
 
@@ -191,19 +192,25 @@ def _between(axis: Sequence[int], value: float) -> tuple[int, int, float]:
 def prior_table(num_steps: int, num_draft_tokens: int, max_batch_size: int) -> CostTable:
     """What to assume before anything is measured.
 
-    An iteration reads the weights once and computes per token. A round forwards
-    ``num_draft_tokens`` per request through the target, and ``num_steps`` and one times through a
-    draft that is a tenth of it, at any context. The first timing gives the scale.
+    An iteration reads the weights once and the KV cache of every request, and computes per token. A
+    round forwards ``num_draft_tokens`` per request through the target, reading the KV for each, and
+    ``num_steps`` and one times through a draft that is a tenth of it. The first timing gives the
+    scale.
     """
     sizes = [1]
     while sizes[-1] * 2 <= max_batch_size:
         sizes.append(sizes[-1] * 2)
-    draft = 0.1 * (num_steps + 1)
-    plain = tuple(PRIOR_MS * (1 + size / PRIOR_KNEE) for size in sizes)
-    rounds = tuple(
-        PRIOR_MS * (1 + draft) * (1 + size * num_draft_tokens / PRIOR_KNEE) for size in sizes
-    )
-    rows = len(PRIOR_CONTEXTS)
-    unknown = (tuple(0 for _ in sizes),) * rows
-    times = (plain,) * rows, (rounds,) * rows
-    return CostTable(tuple(sizes), PRIOR_CONTEXTS, *times, unknown, unknown)
+
+    def times(tokens: int, draft: float) -> Grid:
+        return tuple(
+            tuple(
+                PRIOR_MS * (1 + draft) * (1 + size * tokens / PRIOR_KNEE)
+                + PRIOR_KV_MS * tokens * size * context / 1000
+                for size in sizes
+            )
+            for context in PRIOR_CONTEXTS
+        )
+
+    unknown = (tuple(0 for _ in sizes),) * len(PRIOR_CONTEXTS)
+    plain, rounds = times(1, 0.0), times(num_draft_tokens, 0.1 * (num_steps + 1))
+    return CostTable(tuple(sizes), PRIOR_CONTEXTS, plain, rounds, unknown, unknown)

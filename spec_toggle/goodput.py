@@ -98,6 +98,10 @@ class GoodputPolicy:
         self._last = inputs
         if self._at_switch is None:
             self._at_switch = inputs
+        if sample.is_forced:
+            self._probe = None
+            self._accept.age(self._ms(self._mode, inputs))
+            return Decision(self._mode, "another mode may be forced")
         if self._probe is not None:
             return self._continue_probe(self._probe, inputs)
         ms = self._ms(self._mode, inputs)
@@ -145,11 +149,13 @@ class GoodputPolicy:
         break_even = self._break_even(inputs)
         doubt = self._doubt(Mode.SPEC, inputs)
         is_for_cost = doubt > 1
-        length = self._probes.LONGEST if is_for_cost else self._probes.rounds(inputs.batch_size)
+        length = self._probes.rounds(inputs.batch_size)
+        if is_for_cost:
+            length = self._probes.LONGEST if doubt == DOUBT else self._probes.TIMING
         lost_ms = self._lost_ms(inputs, length * max(0.0, break_even - inputs.accept))
         is_wanted = not is_trusted and self._can_pay(break_even)
         is_due = is_wanted and self._probes.is_due(lost_ms, pays)
-        if is_for_cost and self._can_pay(break_even / doubt):
+        if is_for_cost and self._can_pay(break_even / (DOUBT if doubt == DOUBT else 1)):
             is_due = is_due or self._probes.is_due_for_cost(lost_ms)
         if is_due:
             return self._start_probe(Mode.SPEC, length, is_for_cost)
@@ -203,10 +209,7 @@ class GoodputPolicy:
         break_even = self._break_even(inputs)
         if not self._can_pay(break_even / (DOUBT if probe.is_for_cost else 1)):
             return True
-        length = (
-            self._probes.LONGEST if probe.is_for_cost else self._probes.rounds(inputs.batch_size)
-        )
-        steps = min(probe.left, length) * max(0.0, break_even - inputs.accept)
+        steps = probe.left * max(0.0, break_even - inputs.accept)
         return not self._probes.affords(steps * self._ms(Mode.PLAIN, inputs))
 
     def _end_probe(self, probe: Probe) -> None:

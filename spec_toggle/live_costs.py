@@ -87,6 +87,7 @@ class LiveCosts:
         self._interval = interval
         self._pause = self._left = min(FIRST_INTERVAL, interval)
         self._left_ms = INTERVAL_MS
+        self._is_known = True
         self._context = 0.0
 
     @property
@@ -100,6 +101,12 @@ class LiveCosts:
         ``mode``: of the iteration before. Time is what the table says, no clock.
         """
         self._context = context
+        was_known, self._is_known = (
+            self._is_known,
+            self.table.is_measured(mode, batch_size, context),
+        )
+        if was_known and not self._is_known:  # whatever the table says here may be far off
+            self._left, self._pause = min(self._left, 2 * READ_AFTER), READ_AFTER
         self._left -= 1
         self._left_ms -= self.table.ms(mode, batch_size, context)
         if self._left <= 0 or self._left_ms <= 0:

@@ -86,8 +86,9 @@ class Profiler:
 
     def confirms(self, table: CostTable) -> bool:
         """Whether one cell, measured again, is within TOLERANCE of the table in both modes."""
-        size = table.batch_sizes[len(table.batch_sizes) // 2]
         context = table.contexts[0]
+        smaller = table.batch_sizes[: len(table.batch_sizes) // 2 + 1]
+        size = max(size for size in smaller if size == 1 or self._batches.fits(size, context))
         with self._quiet():
             found = self._time_both(size, context)
         errors = [ms / table.ms(mode, size, context) - 1 for (mode, _, _), ms in found.items()]

@@ -1,5 +1,6 @@
 """Timing on one rank, decisions on all."""
 
+import dataclasses
 import random
 from collections import deque
 
@@ -11,7 +12,7 @@ from spec_toggle.controller import Controller
 from spec_toggle.cost import Timing, prior_table
 from spec_toggle.live_costs import IterationTimer, LiveCosts, Observations
 from spec_toggle.policy import Mode
-from tests.unit.auto import load, table
+from tests.unit.auto import SIZES, load, table
 
 
 class Clock:
@@ -105,12 +106,27 @@ def test_corrections_come_soon_at_first_and_when_something_was_timed() -> None:
         steps.append(step)
         return timings
 
-    costs = LiveCosts(prior_table(3, 4, 64), None, share)
+    costs = LiveCosts(table(), None, share)
     for step in range(1, 2001):
         if step == 1000:
             costs.correct_soon()
         costs.begin_iteration(Mode.PLAIN, 1, 256)
-    assert steps == [64, 192, 448, 945, 1003, 1500, 1997]  # or after 2500 ms, of 5.04 ms each
+    assert steps == [64, 192, 448, 948, 1003, 1503]  # or after 2500 ms, of 5 ms each
+
+
+def test_a_load_that_nobody_measured_is_read_soon() -> None:
+    steps: list[int] = []
+    step = 0
+
+    def share(timings: list[Timing]) -> list[Timing]:
+        steps.append(step)
+        return timings
+
+    counts = tuple(tuple(int(size < 64) for size in SIZES) for _ in range(2))
+    costs = LiveCosts(dataclasses.replace(table(), round_count=counts), None, share)
+    for step in range(1, 1101):
+        costs.begin_iteration(Mode.SPEC, 1 if step < 1000 else 256, 256)
+    assert [found for found in steps if found >= 1000] == [1007, 1015, 1031, 1059, 1087]
 
 
 def test_few_timings_wait_for_more() -> None:
