@@ -118,8 +118,8 @@ def make_bodies(job: Job, seed: str, output_lens: Iterable[int]) -> list[bytes]:
 def make_warmup(job: Job) -> list[bytes]:
     """Three waves or more of short answers that end at different times.
 
-    So the next ones are prefilled in batches of many sizes: the first batch of a size can take half
-    a second, in which kernels are loaded.
+    So the next ones are prefilled in batches of many sizes: the first batch of a size was seen to
+    take half a second more.
     """
     longest = min(job.warmup_output, job.output_len)
     lengths = itertools.cycle([max(1, longest * quarter // 4) for quarter in (4, 1, 3, 2)])

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 TRUSTED_ROUNDS = 64
 # What a switch to the other mode and back costs, in plain steps.
 SWITCH_STEPS = 1
-# By which factor costs may be wrong: of rounds that were never measured, and of what was long ago.
+# By which factor times may be wrong: of rounds that were never measured, and of plain steps that
+# were long ago.
 DOUBT, OLD_DOUBT = 2.0, 1.25
 # Share of the KV pool above which a switch back is considered twice as long.
 KV_PRESSURE = 0.95
@@ -133,7 +134,7 @@ class GoodputPolicy:
         gain = self.gain(inputs)
         if gain < 1:
             return self._switch(Mode.PLAIN, inputs)
-        if gain < self._doubt(Mode.PLAIN, inputs):
+        if gain < self._doubt_of_plain(inputs):
             length = self._probes.LONGEST
             if self._probes.is_due_for_cost(self._lost_ms(inputs, length * (gain - 1))):
                 return self._start_probe(Mode.PLAIN, length, is_for_cost=True)
@@ -147,15 +148,15 @@ class GoodputPolicy:
             return self._dwell_in_plain(inputs, sample)
         self._high_steps = 0
         break_even = self._break_even(inputs)
-        doubt = self._doubt(Mode.SPEC, inputs)
-        is_for_cost = doubt > 1
+        is_unknown = self._lacks(Mode.SPEC, inputs)
+        is_for_cost = is_unknown or self._probes.is_old
         length = self._probes.rounds(inputs.batch_size)
         if is_for_cost:
-            length = self._probes.LONGEST if doubt == DOUBT else self._probes.TIMING
+            length = self._probes.LONGEST if is_unknown else self._probes.TIMING
         lost_ms = self._lost_ms(inputs, length * max(0.0, break_even - inputs.accept))
         is_wanted = not is_trusted and self._can_pay(break_even)
         is_due = is_wanted and self._probes.is_due(lost_ms, pays)
-        if is_for_cost and self._can_pay(break_even / (DOUBT if doubt == DOUBT else 1)):
+        if is_for_cost and self._can_pay(break_even / (DOUBT if is_unknown else 1)):
             is_due = is_due or self._probes.is_due_for_cost(lost_ms)
         if is_due:
             return self._start_probe(Mode.SPEC, length, is_for_cost)
@@ -181,10 +182,13 @@ class GoodputPolicy:
         """Whether rounds would be worth it if every draft were accepted."""
         return self._max_accept > (1 + self._margin) * break_even
 
-    def _doubt(self, mode: Mode, inputs: Inputs) -> float:
-        """By which factor the time of ``mode`` may be wrong; 1: it is believed."""
-        if not self._costs.table.is_measured(mode, inputs.batch_size, inputs.context):
-            return DOUBT if mode is Mode.SPEC else math.inf  # plain steps are cheap to time
+    def _lacks(self, mode: Mode, inputs: Inputs) -> bool:
+        return not self._costs.table.is_measured(mode, inputs.batch_size, inputs.context)
+
+    def _doubt_of_plain(self, inputs: Inputs) -> float:
+        """By which factor plain steps may be faster than believed; they are cheap to time."""
+        if self._lacks(Mode.PLAIN, inputs):
+            return math.inf
         return OLD_DOUBT if self._probes.is_old else 1.0
 
     def _start_probe(self, mode: Mode, length: int, is_for_cost: bool) -> Decision:

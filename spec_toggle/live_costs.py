@@ -101,12 +101,10 @@ class LiveCosts:
         ``mode``: of the iteration before. Time is what the table says, no clock.
         """
         self._context = context
-        was_known, self._is_known = (
-            self._is_known,
-            self.table.is_measured(mode, batch_size, context),
-        )
-        if was_known and not self._is_known:  # whatever the table says here may be far off
+        is_known = self.table.is_measured(mode, batch_size, context)
+        if self._is_known and not is_known:  # whatever the table says here may be far off
             self._left, self._pause = min(self._left, 2 * READ_AFTER), READ_AFTER
+        self._is_known = is_known
         self._left -= 1
         self._left_ms -= self.table.ms(mode, batch_size, context)
         if self._left <= 0 or self._left_ms <= 0:

@@ -122,9 +122,8 @@ def test_probes_lose_about_a_hundredth_at_most(accept: float, size: int) -> None
             lost += break_even - accept
             bursts += previous is P
         previous = mode
-    # A burst that misleads, as few rounds can, is soon followed by the next.
-    assert 2 <= bursts <= 1.5 * 60_000 * plain_ms / ProbeSchedule.PAUSE_MS
-    assert lost <= 0.016 * 60_000
+    assert 2 <= bursts <= 60_000 * plain_ms / ProbeSchedule.PAUSE_MS
+    assert lost <= 0.013 * 60_000
 
 
 def test_costs_nobody_measured_are_timed_where_they_could_matter_alone() -> None:
@@ -183,7 +182,7 @@ def test_loads_near_the_break_even_are_looked_at_more_often() -> None:
         modes = [decider.decide(load(size)).mode for _ in range(4000)]
         return modes.index(S) * table().ms(P, size, 256)
 
-    assert ProbeSchedule.PAUSE_MS <= wait_ms(4) + 20 < wait_ms(64) < 16_000
+    assert ProbeSchedule.PAUSE_MS <= wait_ms(4) + 20 < wait_ms(64) < 1500 * 7
 
 
 def test_a_load_that_would_pay_by_what_was_last_seen_is_probed_at_once() -> None:
@@ -222,7 +221,7 @@ def test_no_flapping_on_noise_around_the_break_even() -> None:
                 watched.result(S, 16, 16, round(tokens), 0)
         changes = [b for a, b in itertools.pairwise(decisions) if a.mode is not b.mode]
         probes = sum(decision.cause == PROBE for decision in changes)
-        assert probes <= 1.5 * 20_000 * 5.5 / ProbeSchedule.PAUSE_MS
+        assert probes <= 20_000 * 5.5 / 2000, "one in two seconds"
         assert len(changes) - 2 * probes <= 40, f"{len(changes)} changes at accept length {mean}"
 
 

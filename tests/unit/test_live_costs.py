@@ -3,13 +3,14 @@
 import dataclasses
 import random
 from collections import deque
+from collections.abc import Callable
 
 import pytest
 
 from spec_toggle.acceptance import AcceptEstimate
 from spec_toggle.config import DynamicSpecConfig
 from spec_toggle.controller import Controller
-from spec_toggle.cost import Timing, prior_table
+from spec_toggle.cost import CostTable, Timing, prior_table
 from spec_toggle.live_costs import IterationTimer, LiveCosts, Observations
 from spec_toggle.policy import Mode
 from tests.unit.auto import SIZES, load, table
@@ -98,35 +99,38 @@ def test_two_ranks_with_different_clocks_decide_alike() -> None:
     assert not wire
 
 
-def test_corrections_come_soon_at_first_and_when_something_was_timed() -> None:
-    steps: list[int] = []
+def corrections(costs: CostTable, run: Callable[[LiveCosts, int], None]) -> list[int]:
+    """Iterations of 1 to 2000 in which ``run``, called with each, made a correction."""
+    found: list[int] = []
     step = 0
 
     def share(timings: list[Timing]) -> list[Timing]:
-        steps.append(step)
+        found.append(step)
         return timings
 
-    costs = LiveCosts(table(), None, share)
+    live = LiveCosts(costs, None, share)
     for step in range(1, 2001):
+        run(live, step)
+    return found
+
+
+def test_corrections_come_soon_at_first_and_when_something_was_timed() -> None:
+    def run(live: LiveCosts, step: int) -> None:
         if step == 1000:
-            costs.correct_soon()
-        costs.begin_iteration(Mode.PLAIN, 1, 256)
-    assert steps == [64, 192, 448, 948, 1003, 1503]  # or after 2500 ms, of 5 ms each
+            live.correct_soon()
+        live.begin_iteration(Mode.PLAIN, 1, 256)
+
+    # Doubling, or after 2500 ms, of 5 ms each.
+    assert corrections(table(), run) == [64, 192, 448, 948, 1003, 1503]
 
 
 def test_a_load_that_nobody_measured_is_read_soon() -> None:
-    steps: list[int] = []
-    step = 0
-
-    def share(timings: list[Timing]) -> list[Timing]:
-        steps.append(step)
-        return timings
+    def run(live: LiveCosts, step: int) -> None:
+        live.begin_iteration(Mode.SPEC, 1 if step < 1000 else 256, 256)
 
     counts = tuple(tuple(int(size < 64) for size in SIZES) for _ in range(2))
-    costs = LiveCosts(dataclasses.replace(table(), round_count=counts), None, share)
-    for step in range(1, 1101):
-        costs.begin_iteration(Mode.SPEC, 1 if step < 1000 else 256, 256)
-    assert [found for found in steps if found >= 1000] == [1007, 1015, 1031, 1059, 1087]
+    found = corrections(dataclasses.replace(table(), round_count=counts), run)
+    assert [step for step in found if 1000 <= step < 1100] == [1007, 1015, 1031, 1059, 1087]
 
 
 def test_few_timings_wait_for_more() -> None:
