@@ -40,20 +40,17 @@ STAGES = {
     "grid": Stage(
         "auto against the better arm, accept 1.6, 2.6 and 3.4; a plain step's tax",
         590,
-        ("benchmarks.grid --contexts 256 --limit-s 3",),
+        ("benchmarks.grid --contexts 256",),
     ),
     "grid-long": Stage(
         "the same at 8k of context",
         590,
-        ("benchmarks.grid --contexts 8160 --arms none,static,auto --limit-s 3",),
+        ("benchmarks.grid --contexts 8160 --arms none,static,auto",),
     ),
     "grid-flashinfer": Stage(
         "the same with flashinfer, which compiles its kernels at the first start",
         590,
-        (
-            "benchmarks.grid --contexts 256 --attention flashinfer --arms none,static,auto"
-            " --limit-s 3",
-        ),
+        ("benchmarks.grid --contexts 256 --attention flashinfer --arms none,static,auto",),
     ),
     "grid-tree": Stage(
         "the same with a tree",

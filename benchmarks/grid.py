@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks.models import ModelPair
 from benchmarks.results import save_json
-from benchmarks.steady_load import ENDLESS, Prompts, SteadyLoad
+from benchmarks.steady_load import Prompts, SteadyLoad
 from benchmarks.stepped_options import (
     CPU_ATTENTION,
     add_engine_options,
@@ -35,15 +35,14 @@ ARMS = ("none", "static", *TOGGLE, "none_again")
 DEFAULT_ARMS = "none,static,auto,plain_deferred,plain_off,none_again"
 WITH_ROUNDS = ("static", "auto", "threshold", "spec")
 LONG, DOCUMENTS, OWN = 1024, 8, 32
-# Output tokens of a request before the window and in it, and of all in it: few need more rounds.
-SETTLE, WINDOW, WINDOW_OF_ALL = 32, 96, 1024
+SETTLE = 32  # output tokens of a request before the window
 GROWTH = 256  # room for output tokens in the largest batch, per request
 # What an H200 has room for beside the 8B shape.
 POOL = 640_000
 ANY = "any"
 SCHEMA = (
-    "arms.<arm>.<context>.<accept>.<concurrency>: tokens and output_tok_s in the window, which "
-    "begins and ends at a number of output tokens; accept_len: tokens per round; plain_share: of "
+    "arms.<arm>.<context>.<accept>.<concurrency>: tokens and output_tok_s in a window of "
+    "window_s; accept_len: tokens per round; plain_share: of "
     "decode iterations; switches; ratio: output_tok_s over the better of static at this accept "
     "length and the mean of none and none_again; prefill_s: from the arrival of all requests to "
     f"the last first token. accept {ANY!r}: the arm makes no rounds. context: prompt tokens; of "
@@ -108,16 +107,11 @@ def _measure(arm: str, server: SteppedServer, chosen: argparse.Namespace) -> dic
                 change_simulated_accept(accept)
             if arm == "auto":
                 load = SteadyLoad(server.engine, prompts.take(levels[0]))
-                load.measure(ENDLESS, 1, chosen.adapt_s)
+                load.measure(0, chosen.adapt_s)
             found = {}
             for level in levels:
                 load = SteadyLoad(server.engine, prompts.take(level))
-                window = max(WINDOW, WINDOW_OF_ALL // level)
-                # In a short window, one burst of the other mode would be more than its share.
-                least_s = chosen.window_s * (2 if arm == "auto" else 1)
-                found[str(level)] = load.measure(
-                    SETTLE, window, max(chosen.limit_s, least_s), least_s
-                )
+                found[str(level)] = load.measure(SETTLE, chosen.window_s)
                 if not documents:  # a full cache would be evicted in the window
                     server.engine.flush()
             key = ANY if accept is None else f"{accept:g}"
@@ -175,7 +169,7 @@ def _text(item: tuple[str, dict[str, Any]]) -> str:
 
 
 def _save(chosen: argparse.Namespace, models: ModelPair, arms: dict[str, Any]) -> Any:
-    names = ("limit_s", "window_s", "adapt_s", "pool_tokens")
+    names = ("window_s", "adapt_s", "pool_tokens")
     limits = {name: getattr(chosen, name) for name in names}
     provenance = engine_provenance("benchmarks.grid", chosen, models, **limits)
     provenance["simulated_accept"] = chosen.accepts
@@ -191,8 +185,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--long-levels", type=int, nargs="+", default=[1, 4, 16, 32, 64, 128, 256])
     add("--accepts", type=float, nargs="+", default=[1.6, 2.6, 3.4], help="simulated lengths")
     add("--threshold", type=int, default=24, help="of the arm threshold")
-    add("--limit-s", type=float, default=8.0, help="a window ends at this time at the latest")
-    add("--window-s", type=float, default=2.0, help="a window lasts this at least, auto's twice")
+    add("--window-s", type=float, default=1.5, help="of output that is measured, for every cell")
     add("--adapt-s", type=float, default=5.0, help="auto: to follow another accept length in")
     add("--pool-tokens", type=int, help=f"of the KV pool at least; default: {POOL}, on a CPU 0")
     add_engine_options(parser)

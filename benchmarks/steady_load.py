@@ -142,13 +142,12 @@ class Load:
 class SteadyLoad(Load):
     """A batch of constant size: nobody comes or goes."""
 
-    def measure(
-        self, settle: int, window: int, limit_s: float, least_s: float = 0.0
-    ) -> dict[str, Any]:
-        """Serve until all requests decode, ``settle`` tokens per request more, then a window of
-        ``window`` tokens per request, of ``least_s`` to ``limit_s``; then stop.
+    def measure(self, settle: int, window_s: float) -> dict[str, Any]:
+        """Serve until all requests decode and ``settle`` tokens per request more, for which it
+        waits ``window_s`` at most; then a window of ``window_s``; then stop.
 
-        Tokens first: how long an iteration takes depends on the context that it reads.
+        A window is a time, as long for all arms: an iteration takes longer the more context it
+        reads, so an arm that is given more time has to read more.
 
         Returns:
             The window's summary, and ``prefill_s`` from the arrival to everybody's first token.
@@ -156,28 +155,24 @@ class SteadyLoad(Load):
         Raises:
             RuntimeError: a request ended, so the batch was not what it should have been.
         """
-        self.run(self._phases(settle, window, limit_s, least_s))
+        self.run(self._phases(settle, window_s))
         if self._ended:
             raise RuntimeError(f"{self._ended} requests ended before the window did")
         return {**self._last.since(self._first).summary(), "prefill_s": self._prefill_s}
 
-    def _phases(self, settle: int, window: int, limit_s: float, least_s: float) -> Iterator[None]:
+    def _phases(self, settle: int, window_s: float) -> Iterator[None]:
         arrival = time.perf_counter()
         yield from self.until_all_decode()
         self._prefill_s = time.perf_counter() - arrival
-        yield from self._serve(settle, limit_s)
+        target = self.tokens + settle * len(self._live)
+        end = time.perf_counter() + window_s
+        while self.tokens < target and time.perf_counter() < end:
+            yield
         self._first = self.seen()
-        yield from self._serve(window, limit_s, least_s)
+        while time.perf_counter() < self._first.seconds + window_s:
+            yield
         self._last = self.seen()
         self._ended = self.ended
-
-    def _serve(self, tokens: int, limit_s: float, least_s: float = 0.0) -> Iterator[None]:
-        target = self.tokens + tokens * len(self._live)
-        started = time.perf_counter()
-        while time.perf_counter() < started + limit_s:
-            if self.tokens >= target and time.perf_counter() >= started + least_s:
-                return
-            yield
 
 
 def _output(reqs: list[Any]) -> int:

@@ -8,9 +8,11 @@ from spec_toggle.cost import CostTable
 from spec_toggle.policy import Mode
 
 # Counts up whenever tables come to be made in another way: saved ones are then not used.
-METHOD = 2
+METHOD = 3
 SHORT_CONTEXT = 256
 LONG_CONTEXT = 32768
+# Share of an iteration from which on the time for its KV is more than noise.
+CLEAR = 0.05
 
 Times = dict[tuple[Mode, int, int], float]
 """Milliseconds by mode, batch size and context."""
@@ -81,12 +83,17 @@ def _kv_ms(axes: Axes, rows: list[list[float]], measured: list[float | None], co
 
     From the largest smaller batch that is ``measured`` in this row, else from the ``rows`` above.
     """
+    first, here = axes.contexts[0], axes.contexts[len(rows)]
+    above = [kv - base for kv, base in zip(rows[-1], rows[0], strict=True)]
     for smaller in reversed(range(column)):
         ms = measured[smaller]
         if ms is not None:
-            share = axes.batch_sizes[column] / axes.batch_sizes[smaller]
-            return share * (ms - rows[0][smaller])
+            factor = axes.batch_sizes[column] / axes.batch_sizes[smaller]
+            if above[smaller] > CLEAR * rows[0][smaller]:
+                # A few requests leave a part of the GPU idle, so that twice as many may cost the
+                # same: the row above shows it.
+                factor = min(factor, above[column] / above[smaller])
+            return factor * (ms - rows[0][smaller])
     if len(rows) == 1:
         return 0.0
-    first, above, here = axes.contexts[0], axes.contexts[len(rows) - 1], axes.contexts[len(rows)]
-    return (rows[-1][column] - rows[0][column]) * (here - first) / (above - first)
+    return above[column] * (here - first) / (axes.contexts[len(rows) - 1] - first)

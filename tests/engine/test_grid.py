@@ -22,7 +22,7 @@ def test_cells_are_what_their_arm_and_accept_length_say(tmp_path: Path) -> None:
         tmp_path,
         "grid",
         "intel_amx",
-        *("--arms", "none,static,plain_deferred", "--accepts", "1.6", "3.4", "--window-s", "0"),
+        *("--arms", "none,static,plain_deferred", "--accepts", "1.6", "3.4", "--window-s", "0.5"),
         *shape,
         *sizes,
         *("--model-dir", str(tmp_path / "models")),

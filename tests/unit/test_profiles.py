@@ -123,6 +123,21 @@ def test_missing_cells_grow_by_the_kv_they_read() -> None:
     assert not filled.is_measured(Mode.PLAIN, 128, 8160)
 
 
+def test_missing_cells_cost_little_more_while_the_gpu_has_room() -> None:
+    """An H200 with triton: four requests read their KV in the time of one, eight take twice it."""
+    axes = Axes((1, 2, 4, 8, 16), (256, 2046, 16366))
+    rows = {256: (6.6, 6.8, 7.0, 7.9, 9.7), 2046: (10.6, 10.8, 10.8, 15.3, 24.1), 16366: (41, 41)}
+    found = {
+        (mode, size, context): ms
+        for context, row in rows.items()
+        for size, ms in zip(axes.batch_sizes, row, strict=False)
+        for mode in Mode
+    }
+    filled = fill_table(axes, found, 8)
+    assert filled.ms(Mode.SPEC, 4, 8160) == pytest.approx(23.6, rel=0.05)  # as measured there
+    assert filled.ms(Mode.SPEC, 16, 8160) == pytest.approx(71.3, rel=0.05)
+
+
 def test_a_row_without_any_measurement_goes_on_from_the_rows_above() -> None:
     axes = Axes((1, 64), (256, 2048, 16384))
     found = {
