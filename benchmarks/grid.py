@@ -28,12 +28,12 @@ from benchmarks.stepped_options import (
 )
 from benchmarks.stepping import SteppedServer, change_simulated_accept
 
-WITHOUT = ("none", "none_again")
+WITHOUT, STATIC = ("none", "none_again"), ("static", "static_again")
 # These share an engine, the toggle's. ``spec`` and the ``plain_*`` never switch.
 TOGGLE = ("auto", "threshold", "spec", "plain_deferred", "plain_off", "plain_eager")
-ARMS = ("none", "static", *TOGGLE, "none_again")
+ARMS = ("none", "static", *TOGGLE, "none_again", "static_again")
 DEFAULT_ARMS = "none,static,auto,plain_deferred,plain_off,none_again"
-WITH_ROUNDS = ("static", "auto", "threshold", "spec")
+WITH_ROUNDS = (*STATIC, "auto", "threshold", "spec")
 LONG, DOCUMENTS, OWN = 1024, 8, 32
 SETTLE = 32  # output tokens of a request before the window
 GROWTH = 256  # room for output tokens in the largest batch, per request
@@ -42,9 +42,9 @@ POOL = 640_000
 ANY = "any"
 SCHEMA = (
     "arms.<arm>.<context>.<accept>.<concurrency>: tokens and output_tok_s in a window of "
-    "window_s; accept_len: tokens per round; plain_share: of "
-    "decode iterations; switches; ratio: output_tok_s over the better of static at this accept "
-    "length and the mean of none and none_again; prefill_s: from the arrival of all requests to "
+    "window_s; accept_len: tokens per round; plain_share: of decode iterations; switches; ratio: "
+    "output_tok_s over the better of the mean of none and none_again and that of static and "
+    "static_again at this accept length; prefill_s: from the arrival of all requests to "
     f"the last first token. accept {ANY!r}: the arm makes no rounds. context: prompt tokens; of "
     f"{LONG} or more all but {OWN} are one of {DOCUMENTS} documents that the prefix cache holds. "
     "auto serves adapt_s first whenever the accept length changes: benchmarks.drift measures that."
@@ -141,12 +141,12 @@ def _add_ratios(arms: dict[str, Any]) -> None:
 def _rivals(arms: dict[str, Any], context: str, accept: str, level: str) -> list[float]:
     """Output tokens/s without speculation and of static speculation, as far as measured."""
 
-    def rate(arm: str, key: str) -> list[float]:
-        cell = arms.get(arm, {}).get(context, {}).get(key, {}).get(level)
-        return [] if cell is None else [cell["output_tok_s"]]
+    def rates(names: tuple[str, str], key: str) -> list[float]:
+        found = [arms.get(arm, {}).get(context, {}).get(key, {}).get(level) for arm in names]
+        return [cell["output_tok_s"] for cell in found if cell is not None]
 
-    without = [value for arm in WITHOUT for value in rate(arm, ANY)]
-    return [*([statistics.fmean(without)] if without else []), *rate("static", accept)]
+    seen = (rates(WITHOUT, ANY), rates(STATIC, accept))
+    return [statistics.fmean(values) for values in seen if values]
 
 
 def _print_table(arms: dict[str, Any]) -> None:

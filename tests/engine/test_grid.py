@@ -22,7 +22,15 @@ def test_cells_are_what_their_arm_and_accept_length_say(tmp_path: Path) -> None:
         tmp_path,
         "grid",
         "intel_amx",
-        *("--arms", "none,static,plain_deferred", "--accepts", "1.6", "3.4", "--window-s", "0.5"),
+        *(
+            "--arms",
+            "none,static,plain_deferred,static_again",
+            "--accepts",
+            "1.6",
+            "3.4",
+            "--window-s",
+            "0.5",
+        ),
         *shape,
         *sizes,
         *("--model-dir", str(tmp_path / "models")),
@@ -34,7 +42,11 @@ def test_cells_are_what_their_arm_and_accept_length_say(tmp_path: Path) -> None:
     for cell in arms["plain_deferred"]["48"]["any"].values():
         assert cell["plain_share"] == 1 and cell["accept_len"] is None and cell["ratio"] > 0
         assert cell["prefill_s"] > 0
-    assert "ratio" in arms["static"]["48"]["1.6"]["1"]
+    pair = [arms[arm]["48"]["1.6"]["1"] for arm in ("static", "static_again")]
+    mean = sum(cell["output_tok_s"] for cell in pair) / 2
+    without = arms["none"]["48"]["any"]["1"]["output_tok_s"]
+    for cell in pair:
+        assert cell["ratio"] == pytest.approx(cell["output_tok_s"] / max(mean, without))
     assert "ratio" not in arms["none"]["48"]["any"]["1"]
 
 
