@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks.models import ModelPair
 from benchmarks.results import save_json
-from benchmarks.steady_load import Prompts, SteadyLoad
+from benchmarks.steady_load import Prompts, SteadyLoad, Window
 from benchmarks.stepped_options import (
     CPU_ATTENTION,
     add_engine_options,
@@ -41,7 +41,7 @@ GROWTH = 256  # room for output tokens in the largest batch, per request
 POOL = 640_000
 ANY = "any"
 SCHEMA = (
-    "arms.<arm>.<context>.<accept>.<concurrency>: tokens and output_tok_s in a window of "
+    "arms.<arm>.<context>.<accept>.<concurrency>: tokens and output_tok_s in passes times "
     "window_s; accept_len: tokens per round; plain_share: of decode iterations; switches; ratio: "
     "output_tok_s over the better of the mean of none and none_again and that of static and "
     "static_again at this accept length; prefill_s: from the arrival of all requests to "
@@ -108,17 +108,31 @@ def _measure(arm: str, server: SteppedServer, chosen: argparse.Namespace) -> dic
             if arm == "auto":
                 load = SteadyLoad(server.engine, prompts.take(levels[0]))
                 load.measure(0, chosen.adapt_s)
-            found = {}
-            for level in levels:
-                load = SteadyLoad(server.engine, prompts.take(level))
-                found[str(level)] = load.measure(SETTLE, chosen.window_s)
-                if not documents:  # a full cache would be evicted in the window
-                    server.engine.flush()
+            found = _sweep(server, prompts, levels, chosen)
             key = ANY if accept is None else f"{accept:g}"
             cells.setdefault(str(context), {})[key] = found
             rates = "  ".join(f"{n}: {cell['output_tok_s']:.0f}" for n, cell in found.items())
             print(f"{arm} context {context} accept {key}  {rates}", flush=True)
     return cells
+
+
+def _sweep(
+    server: SteppedServer, prompts: Prompts, levels: list[int], chosen: argparse.Namespace
+) -> dict[str, dict[str, Any]]:
+    """The cells of ``levels``: each the sum of its passes, which are seconds apart."""
+    windows: dict[int, Window] = {}
+    prefills: dict[int, list[float]] = {}
+    for level in levels * chosen.passes:
+        load = SteadyLoad(server.engine, prompts.take(level))
+        window, prefill_s = load.measure(SETTLE, chosen.window_s)
+        windows[level] = windows.get(level, Window()).plus(window)
+        prefills.setdefault(level, []).append(prefill_s)
+        if not prompts.has_documents:  # a full cache would be evicted in the window
+            server.engine.flush()
+    return {
+        str(level): {**windows[level].summary(), "prefill_s": statistics.fmean(prefills[level])}
+        for level in levels
+    }
 
 
 def _set_policy(arm: str, server: SteppedServer, threshold: int) -> None:
@@ -169,7 +183,7 @@ def _text(item: tuple[str, dict[str, Any]]) -> str:
 
 
 def _save(chosen: argparse.Namespace, models: ModelPair, arms: dict[str, Any]) -> Any:
-    names = ("window_s", "adapt_s", "pool_tokens")
+    names = ("window_s", "passes", "adapt_s", "pool_tokens")
     limits = {name: getattr(chosen, name) for name in names}
     provenance = engine_provenance("benchmarks.grid", chosen, models, **limits)
     provenance["simulated_accept"] = chosen.accepts
@@ -186,6 +200,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--accepts", type=float, nargs="+", default=[1.6, 2.6, 3.4], help="simulated lengths")
     add("--threshold", type=int, default=24, help="of the arm threshold")
     add("--window-s", type=float, default=1.5, help="of output that is measured, for every cell")
+    add("--passes", type=int, default=1, help="windows per cell, at different times")
     add("--adapt-s", type=float, default=5.0, help="auto: to follow another accept length in")
     add("--pool-tokens", type=int, help=f"of the KV pool at least; default: {POOL}, on a CPU 0")
     add_engine_options(parser)

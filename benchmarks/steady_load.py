@@ -32,6 +32,10 @@ class Window(NamedTuple):
         counts = (int(mine - its) for mine, its in zip(self[1:], start[1:], strict=True))
         return Window(self.seconds - start.seconds, *counts)
 
+    def plus(self, other: Window) -> Window:
+        counts = (int(mine + its) for mine, its in zip(self[1:], other[1:], strict=True))
+        return Window(self.seconds + other.seconds, *counts)
+
     def summary(self) -> dict[str, Any]:
         """Without a round no accept length, without the toggle no share of plain steps."""
         iterations = self.plain_steps + self.rounds
@@ -54,6 +58,7 @@ class Prompts:
     def __init__(self, vocab_size: int, length: int, documents: int = 0, own: int = 32) -> None:
         self._rng = random.Random(length)
         self._vocab_size = vocab_size
+        self.has_documents = documents > 0
         self._own = own if documents else length
         self._documents = [self._tokens(length - own) for _ in range(documents)] or [[]]
         self._next = itertools.cycle(self._documents)
@@ -142,7 +147,7 @@ class Load:
 class SteadyLoad(Load):
     """A batch of constant size: nobody comes or goes."""
 
-    def measure(self, settle: int, window_s: float) -> dict[str, Any]:
+    def measure(self, settle: int, window_s: float) -> tuple[Window, float]:
         """Serve until all requests decode and ``settle`` tokens per request more, for which it
         waits ``window_s`` at most; then a window of ``window_s``; then stop.
 
@@ -150,7 +155,7 @@ class SteadyLoad(Load):
         reads, so an arm that is given more time has to read more.
 
         Returns:
-            The window's summary, and ``prefill_s`` from the arrival to everybody's first token.
+            The window, and the seconds from the arrival to everybody's first token.
 
         Raises:
             RuntimeError: a request ended, so the batch was not what it should have been.
@@ -158,7 +163,7 @@ class SteadyLoad(Load):
         self.run(self._phases(settle, window_s))
         if self._ended:
             raise RuntimeError(f"{self._ended} requests ended before the window did")
-        return {**self._last.since(self._first).summary(), "prefill_s": self._prefill_s}
+        return self._last.since(self._first), self._prefill_s
 
     def _phases(self, settle: int, window_s: float) -> Iterator[None]:
         arrival = time.perf_counter()
