@@ -46,7 +46,8 @@ demo: venv
 # No GPU: these run on the reference CPU engine, on a GPU machine too. Each worker takes about 4 GB.
 WORKERS ?= 2
 test: venv
-	CUDA_VISIBLE_DEVICES= $(PY) -m pytest --numprocesses $(WORKERS) --dist loadfile
+	CUDA_VISIBLE_DEVICES= $(PY) -m pytest --numprocesses $(WORKERS) --dist loadfile -m "not alone"
+	CUDA_VISIBLE_DEVICES= $(PY) -m pytest -m alone tests/engine
 
 test-gpu: venv
 	$(PY) -m pytest tests/gpu tests/engine/test_sampling.py

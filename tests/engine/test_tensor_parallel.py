@@ -26,7 +26,7 @@ from tests.engine.test_http import RUNNING, body, metrics, post, wait_for
 from tests.engine.test_operation_http import samples
 
 # A test that hangs fails; the start of the servers has limits of its own.
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400, func_only=True)]
+pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(400, func_only=True)]
 
 # Long drafts cost so much at a large batch that `auto` knows it before it has measured.
 SPECULATION = [
