@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 import random
 import time
 from collections.abc import Callable, Iterator
@@ -29,12 +30,10 @@ class Window(NamedTuple):
     switches: int = 0
 
     def since(self, start: Window) -> Window:
-        counts = (int(mine - its) for mine, its in zip(self[1:], start[1:], strict=True))
-        return Window(self.seconds - start.seconds, *counts)
+        return Window(*map(operator.sub, self, start))
 
     def plus(self, other: Window) -> Window:
-        counts = (int(mine + its) for mine, its in zip(self[1:], other[1:], strict=True))
-        return Window(self.seconds + other.seconds, *counts)
+        return Window(*map(operator.add, self, other))
 
     def summary(self) -> dict[str, Any]:
         """Without a round no accept length, without the toggle no share of plain steps."""

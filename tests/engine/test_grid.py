@@ -22,15 +22,8 @@ def test_cells_are_what_their_arm_and_accept_length_say(tmp_path: Path) -> None:
         tmp_path,
         "grid",
         "intel_amx",
-        *(
-            "--arms",
-            "none,static,plain_deferred,static_again",
-            "--accepts",
-            "1.6",
-            "3.4",
-            "--window-s",
-            "0.5",
-        ),
+        *("--arms", "none,static,plain_deferred,static_again", "--accepts", "1.6", "3.4"),
+        *("--window-s", "0.5", "--passes", "2"),
         *shape,
         *sizes,
         *("--model-dir", str(tmp_path / "models")),
@@ -42,6 +35,7 @@ def test_cells_are_what_their_arm_and_accept_length_say(tmp_path: Path) -> None:
             rounds = cell["tokens"] / cell["accept_len"] / int(level)
             assert cell["accept_len"] == pytest.approx(float(accept), abs=2 / rounds)
             assert rounds > 8
+            assert cell["tokens"] / cell["output_tok_s"] >= 2 * 0.5, "seconds, of both windows"
     for cell in arms["plain_deferred"]["48"]["any"].values():
         assert cell["plain_share"] == 1 and cell["accept_len"] is None and cell["ratio"] > 0
         assert cell["prefill_s"] > 0

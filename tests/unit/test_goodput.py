@@ -66,15 +66,27 @@ def test_pressure_doubles_the_dwell(sample: object, part: str) -> None:
     assert seen[0].reason == f"dwell 1 of 6 {part}"
 
 
-def test_an_old_estimate_is_renewed_by_a_probe() -> None:
+def spells(accept: float, size: int, iterations: int) -> list[tuple[Mode, str, int]]:
+    """Mode, first reason and length of each spell in one mode, at a steady load."""
     watched = observations()
-    teach(watched, 1.5)
+    teach(watched, accept)
     decider = policy(watched)
-    modes = [decider.decide(load(16)).mode for _ in range(5000)]
-    start = modes.index(S)
-    length = modes[start:].index(P)  # a probe that saw nothing
-    assert ProbeSchedule().rounds(16) <= length <= ProbeSchedule.LONGEST
-    assert set(modes[:start]) == {P} and start * 5.5 > 600
+    decisions = []
+    for _ in range(iterations):
+        decisions.append(decider.decide(load(size)))
+        if decisions[-1].mode is S:
+            watched.result(S, size, size, round(accept * size), 0)
+    groups = (list(group) for _, group in itertools.groupby(decisions, lambda d: d.mode))
+    return [(group[0].mode, group[0].reason, len(group)) for group in groups]
+
+
+def test_costs_of_a_start_are_timed_twice_then_an_old_estimate_is_renewed() -> None:
+    seen = spells(1.5, 16, 5000)
+    bursts = [(reason, length) for mode, reason, length in seen if mode is S]
+    assert bursts[:2] == [("probe: to time SPEC at this load", ProbeSchedule.TIMING)] * 2
+    assert set(bursts[2:]) == {("probe: accept length 1.50 is too old", 4)}
+    pauses_ms = [5.5 * length for mode, _, length in seen[:-1] if mode is P]
+    assert pauses_ms[0] > 600 and min(pauses_ms[1:]) > ProbeSchedule.PAUSE_MS
 
 
 @pytest.mark.parametrize(("size", "rounds"), [(1, 8), (8, 8), (16, 4), (64, 3), (256, 3)])
@@ -171,18 +183,12 @@ def test_timing_a_mode_loses_about_a_hundredth_at_most() -> None:
 
 def test_loads_near_the_break_even_are_looked_at_more_often() -> None:
     def wait_ms(size: int) -> float:
-        watched = observations()
-        teach(watched, 1.2)
-        decider = policy(watched)
-        while decider.decide(load(size)).mode is P:
-            pass
-        for _ in range(ProbeSchedule.LONGEST):
-            watched.result(S, size, size, round(1.2 * size), 0)
-            decider.decide(load(size))
-        modes = [decider.decide(load(size)).mode for _ in range(4000)]
-        return modes.index(S) * table().ms(P, size, 256)
+        """Before a burst for acceptance, and the first ones are for times."""
+        seen = spells(1.2, size, 4000)
+        first = next(i for i, (_, reason, _) in enumerate(seen) if "too old" in reason)
+        return seen[first - 1][2] * table().ms(P, size, 256)
 
-    assert ProbeSchedule.PAUSE_MS <= wait_ms(4) + 20 < wait_ms(64) < 1500 * 7
+    assert ProbeSchedule.PAUSE_MS <= wait_ms(4) < wait_ms(64) < 8000
 
 
 def test_a_load_that_would_pay_by_what_was_last_seen_is_probed_at_once() -> None:
