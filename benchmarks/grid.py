@@ -187,7 +187,13 @@ def _save(chosen: argparse.Namespace, models: ModelPair, arms: dict[str, Any]) -
     limits = {name: getattr(chosen, name) for name in names}
     provenance = engine_provenance("benchmarks.grid", chosen, models, **limits)
     provenance["simulated_accept"] = chosen.accepts
-    return save_json(chosen.out, "grid", provenance, f"{models.label}-{chosen.spec}", SCHEMA, arms)
+    shape = "-".join([models.label, chosen.spec, *_only(chosen.contexts)])
+    return save_json(chosen.out, "grid", provenance, shape, SCHEMA, arms)
+
+
+def _only(contexts: list[int]) -> list[str]:
+    """For the name of the file: a run of one context stands beside those of others."""
+    return [str(contexts[0])] if len(contexts) == 1 else []
 
 
 def _parser() -> argparse.ArgumentParser:
