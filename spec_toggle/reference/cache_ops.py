@@ -6,7 +6,6 @@ defined by the Triton kernel beside the call site in SGLang 0.5.23: ``srt/mem_ca
 """
 
 import ctypes
-from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -83,11 +82,8 @@ def assign_extend_cache_locs_cpu(
     pool_len: int,
 ) -> None:
     """Pack ``req_to_token[row, start:end]`` of every request into ``out_cache_loc``."""
-    offset = 0
-    for row, start, end in _spans(req_pool_indices, start_offset, end_offset):
-        length = max(end - start, 0)
-        out_cache_loc[offset : offset + length] = req_to_token[row, start : start + length]
-        offset += length
+    slots = req_to_token[_cells(req_pool_indices, start_offset, end_offset)]
+    out_cache_loc[: slots.numel()] = slots.to(out_cache_loc.dtype)
 
 
 def assign_req_to_token_pool_cpu(
@@ -100,11 +96,8 @@ def assign_req_to_token_pool_cpu(
 ) -> None:
     """Spread the packed ``out_cache_loc`` over ``req_to_token[row, start:end]``: the inverse of
     :func:`assign_extend_cache_locs_cpu`."""
-    offset = 0
-    for row, start, end in _spans(req_pool_indices, start_offset, end_offset):
-        length = max(end - start, 0)
-        req_to_token[row, start : start + length] = out_cache_loc[offset : offset + length]
-        offset += length
+    rows, columns = _cells(req_pool_indices, start_offset, end_offset)
+    req_to_token[rows, columns] = out_cache_loc[: rows.numel()].to(req_to_token.dtype)
 
 
 def build_draft_decode_metadata_cpu(
@@ -139,5 +132,11 @@ def build_draft_decode_metadata_cpu(
     return table.scatter_(2, target, own).view(bs * topk, width)
 
 
-def _spans(rows: Tensor, start: Tensor, end: Tensor) -> Iterator[tuple[int, int, int]]:
-    return zip(rows.tolist(), start.tolist(), end.tolist(), strict=True)
+def _cells(rows: Tensor, start: Tensor, end: Tensor) -> tuple[Tensor, Tensor]:
+    """Row and column of every cell of the spans ``[start, end)``, span after span."""
+    lengths = (end - start).clamp(min=0).long()
+    ends = lengths.cumsum(0)
+    total = int(ends[-1]) if ends.numel() else 0
+    columns = torch.repeat_interleave(start.long() - ends + lengths, lengths, output_size=total)
+    columns += torch.arange(total, device=rows.device)
+    return torch.repeat_interleave(rows.long(), lengths, output_size=total), columns
