@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from spec_toggle import accounting, adapters, host_lengths, routes, steering_hooks
+from spec_toggle import accounting, adapters, host_lengths, reserve, routes, steering_hooks
 from spec_toggle.contract import SCHEDULE_BATCH, WORKER_BATCH, Where
 
 
@@ -66,6 +66,14 @@ SHARED_HOOKS = (
         adapters.keep_max_running_requests,
         "the limit of 48 is set here",
         ("server_args",),
+        where=SCHEDULE_BATCH,
+    ),
+    Hook(
+        "sglang.srt.speculative.eagle_utils.eagle_prepare_for_decode",
+        "AROUND",
+        reserve.prepare_for_decode,
+        "reserves KV slots for a round in every iteration, which a plain step does not need",
+        ("batch",),
         where=SCHEDULE_BATCH,
     ),
     Hook(

@@ -21,26 +21,51 @@ class HostLengths:
 
     def __init__(self, max_requests: int) -> None:
         self._lengths = torch.full((max_requests,), UNKNOWN, dtype=torch.int64)
+        # Of the last iteration, until they are in the table; None: not known. A batch that nobody
+        # joins or leaves keeps its tensor of rows, and needs no lookup.
+        self._rows: torch.Tensor | None = None
+        self._current: torch.Tensor | None = None
 
     def after_prefill(self, batch: Any) -> None:
-        rows = batch.req_pool_indices_cpu.long()
         known = batch.seq_lens_cpu is not None
-        self._lengths[rows] = batch.seq_lens_cpu.to(torch.int64) if known else UNKNOWN
+        self._set(batch, batch.seq_lens_cpu.to(torch.int64) if known else UNKNOWN)
 
     def after_plain_step(self, batch: Any) -> None:
-        rows = batch.req_pool_indices_cpu.long()
         lengths = batch.seq_lens_cpu
         if lengths is None:
-            lengths = self._lengths[rows]
-        self._lengths[rows] = torch.where(lengths >= 0, lengths + 1, UNKNOWN)
+            lengths = self._lookup(batch)
+            self._set(batch, torch.where(lengths >= 0, lengths + 1, UNKNOWN))
+        else:
+            self._keep(batch, lengths.to(torch.int64) + 1)
 
     def after_round(self, batch: Any) -> None:
-        self._lengths[batch.req_pool_indices_cpu.long()] = UNKNOWN
+        self._keep(batch, None)
 
     def of(self, batch: Any) -> torch.Tensor | None:
-        """int64 [batch] on the host, or None if one length is not known."""
-        lengths = self._lengths[batch.req_pool_indices_cpu.long()]
+        """int64 [batch] on the host, or None if one length is not known. Not to be written to."""
+        if batch.req_pool_indices_cpu is self._rows:
+            return self._current
+        lengths = self._lookup(batch)
         return None if bool((lengths < 0).any()) else lengths
+
+    def _lookup(self, batch: Any) -> torch.Tensor:
+        self._settle()
+        return self._lengths[batch.req_pool_indices_cpu.long()]
+
+    def _set(self, batch: Any, lengths: torch.Tensor | int) -> None:
+        self._settle()
+        self._lengths[batch.req_pool_indices_cpu.long()] = lengths
+
+    def _keep(self, batch: Any, lengths: torch.Tensor | None) -> None:
+        if batch.req_pool_indices_cpu is not self._rows:
+            self._settle()
+        self._rows, self._current = batch.req_pool_indices_cpu, lengths
+
+    def _settle(self) -> None:
+        if self._rows is not None:
+            current = UNKNOWN if self._current is None else self._current
+            self._lengths[self._rows.long()] = current
+            self._rows = None
 
 
 def resolve_seq_lens_cpu(

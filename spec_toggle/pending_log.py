@@ -54,6 +54,9 @@ class PendingLog:
         self._order = torch.arange(capacity, device=device)
         self._last_writer = torch.full((max_slots,), NONE, dtype=torch.int64, device=device)
         self._newest = torch.full((max_requests,), NONE, dtype=torch.int64)
+        # Rows of the last step and the entry of the first, until they are in the table.
+        self._step_rows: torch.Tensor | None = None
+        self._step_first = 0
         self._used = 0
         self._synced = 0
 
@@ -82,11 +85,13 @@ class PendingLog:
         """
         if self.pending == 0:
             self._used = self._synced = 0
-        self._newest.fill_(NONE)
-        self.append(rows, entries, torch.arange(len(rows)))
+        # The table would be rewritten in every step, and is read after a switch or a prefill.
+        self._step_rows, self._step_first = rows, self._used
+        self._append(entries)
 
     def append(self, rows: torch.Tensor, entries: Entries, last: torch.Tensor) -> None:
         """A prefill. ``last``: int64 [n] on the host, index of each row's last entry."""
+        self._settle()
         self._append(entries)
         self._newest[rows] = self._used - len(entries.tokens) + last
 
@@ -113,6 +118,7 @@ class PendingLog:
 
     def newest(self, rows: torch.Tensor) -> torch.Tensor:
         """Index of each request's newest entry, or NONE; int64 [n] on the host, like ``rows``."""
+        self._settle()
         return self._newest[rows]
 
     def gather(self, index: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -120,6 +126,7 @@ class PendingLog:
         return self._hidden[index], self._fields[0, index]
 
     def clear(self) -> None:
+        self._step_rows = None
         self._newest.fill_(NONE)
         self._used = self._synced = 0
 
@@ -127,6 +134,7 @@ class PendingLog:
         """The requests have a draft state of their own again."""
         if self.is_empty:
             return
+        self._settle()
         self._newest[rows] = NONE
         if self.pending == 0 and bool((self._newest == NONE).all()):
             self._used = self._synced = 0
@@ -137,13 +145,22 @@ class PendingLog:
         ``lengths``: int64 [n], committed lengths; ``table``: ``req_to_token``. Waits for the
         device.
         """
-        index = self._newest[rows]
+        index = self.newest(rows)
         known = index != NONE
         _, slots, positions = self._fields[:, index[known].to(self._fields.device)]
         device = lengths.device
         rows, lengths = rows.to(device)[known.to(device)], lengths[known.to(device)]
         assert torch.equal(positions, lengths - 1), (positions, lengths)
         assert torch.equal(slots, table[rows, positions].long()), (slots, rows, positions)
+
+    def _settle(self) -> None:
+        """Bring the table of newest entries up to the last step, which superseded them all."""
+        if self._step_rows is None:
+            return
+        self._newest.fill_(NONE)
+        first = self._step_first
+        self._newest[self._step_rows] = torch.arange(first, first + len(self._step_rows))
+        self._step_rows = None
 
     def _append(self, entries: Entries) -> None:
         count = len(entries.tokens)

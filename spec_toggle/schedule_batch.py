@@ -54,6 +54,21 @@ _SCHEDULING = (
         contains=("spec_prepare_for_decode(self)",),
     ),
     Requirement(
+        "sglang.srt.speculative.spec_utils.spec_prepare_for_decode",
+        "looks up in every call what reserves the slots",
+        contains=("import eagle_prepare_for_decode",),
+    ),
+    Requirement(
+        "sglang.srt.speculative.eagle_utils.eagle_prepare_for_decode",
+        "asks how many slots a round needs, and takes none where every request has them",
+        contains=("get_alloc_reserve_per_decode()", "alloc_for_spec_decode("),
+    ),
+    Requirement(
+        "sglang.srt.mem_cache.allocation.alloc_for_spec_decode",
+        "does nothing to the pool and the table when no slot is needed",
+        contains=("if num_needed_tokens > 0:",),
+    ),
+    Requirement(
         FUTURE_MAP,
         "decides whether the host waits for lengths",
         attributes=("needs_cpu_seq_lens",),

@@ -10,11 +10,6 @@ from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode, Forw
 
 from spec_toggle.compat import has_argument, replaced
 
-try:
-    from sglang.kernels.ops.speculative.cache_locs import assign_extend_cache_locs_uniform_func
-except ImportError:
-    assign_extend_cache_locs_uniform_func = None
-
 # From 0.5.17 on how much of the hidden states to keep is an argument, before a field of the batch.
 _MODE_IS_ARGUMENT = has_argument(ForwardBatch.init_new, "capture_hidden_mode")
 # Fields that a draft-extend rebinds, by the names of every kind of batch.
@@ -50,16 +45,7 @@ def next_slots(batch: Any, table: torch.Tensor) -> torch.Tensor:
 
     ``table``: ``req_to_token``.
     """
-    if assign_extend_cache_locs_uniform_func is None:
-        return table[batch.req_pool_indices.long(), batch.seq_lens.long()].to(torch.int64)
-    return assign_extend_cache_locs_uniform_func(
-        req_pool_indices=batch.req_pool_indices,
-        req_to_token=table,
-        start_offset=batch.seq_lens,
-        batch_size=len(batch.seq_lens),
-        draft_token_num=1,
-        device=table.device,
-    )
+    return table[batch.req_pool_indices.long(), batch.seq_lens.long()].to(torch.int64)
 
 
 def host_rows(batch: Any) -> torch.Tensor:

@@ -129,3 +129,17 @@ def test_waits_are_found() -> None:
         torch.ones(2).to(DEVICE, non_blocking=True)
     with pytest.raises(RuntimeError):
         bool((tensor > 0).any())
+
+
+def test_newest_entries_after_steps_that_nobody_asked_about(log: PendingLog) -> None:
+    log.append(rows(0, 5), entries(1, 2), rows(0, 1))
+    log.append_step(rows(1, 2), entries(10, 20))
+    log.append_step(rows(2, 1), entries(21, 11))
+    assert log.newest(rows(0, 1, 2, 5)).tolist() == [NONE, 5, 4, NONE]
+    log.append_step(rows(2), entries(22))
+    log.append(rows(4), entries(7), rows(0))
+    assert log.newest(rows(1, 2, 4)).tolist() == [NONE, 6, 7]
+    log.take_pending()
+    log.append_step(rows(3), entries(30))
+    log.clear()
+    assert log.newest(rows(2, 3, 4)).tolist() == [NONE, NONE, NONE]

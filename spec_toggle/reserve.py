@@ -1,0 +1,48 @@
+"""KV slots that the host reserves before a decode iteration: for many plain steps at a time.
+
+The host tops every request up in every iteration, so that a round finds room for its drafts. A
+plain step uses up one slot per request, so the batch would go through the allocator and the slot
+table each time; reserving more at once leaves nothing to do in the iterations that follow.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from spec_toggle.compat import replaced
+from spec_toggle.policy import Mode
+
+# KV slots per request beyond what a round needs: how many steps one reservation lasts for.
+AHEAD = 16
+
+
+def prepare_for_decode(original: Callable[[Any], None], batch: Any) -> None:
+    """``eagle_prepare_for_decode``: while PLAIN, reserve ``AHEAD`` slots more whenever it must."""
+    toggle = getattr(batch.req_to_token_pool, "_dynamic_spec", None)
+    if toggle is None or toggle.controller.mode is not Mode.PLAIN:
+        original(batch)
+        return
+    host = sys.modules[original.__module__]  # what ``original`` looks the number up in
+    reserve = slots_to_reserve(batch, host.get_alloc_reserve_per_decode())
+    with replaced(host, get_alloc_reserve_per_decode=lambda: reserve):
+        original(batch)
+
+
+def slots_to_reserve(batch: Any, needed: int) -> int:
+    """KV slots past each request's committed length; ``needed``: those that a round wants.
+
+    No more than that as long as every request has them, and where the pool or the slot table would
+    get short: the host has only made sure of ``needed``.
+    """
+    lengths = [(req.kv.kv_committed_len, req.kv.kv_allocated_len) for req in batch.reqs]
+    if all(allocated - committed >= needed for committed, allocated in lengths):
+        return needed
+    allocator = batch.token_to_kv_pool_allocator
+    width = needed + AHEAD + allocator.page_size
+    longest = max(committed for committed, _ in lengths)
+    is_tight = longest + width > batch.req_to_token_pool.req_to_token.shape[1]
+    if is_tight or allocator.available_size() < len(lengths) * width:
+        return needed
+    return needed + AHEAD
