@@ -16,6 +16,8 @@ from spec_toggle.policy import Mode
 
 # KV slots per request beyond what a round needs: how many steps one reservation lasts for.
 AHEAD = 16
+# How many times the slots that are reserved must be there.
+SPARE = 2
 
 
 def prepare_for_decode(original: Callable[[Any], None], batch: Any) -> None:
@@ -34,15 +36,31 @@ def slots_to_reserve(batch: Any, needed: int) -> int:
     """KV slots past each request's committed length; ``needed``: those that a round wants.
 
     No more than that as long as every request has them, and where the pool or the slot table would
-    get short: the host has only made sure of ``needed``.
+    get short: the host has made sure of ``needed`` alone.
     """
     lengths = [(req.kv.kv_committed_len, req.kv.kv_allocated_len) for req in batch.reqs]
     if all(allocated - committed >= needed for committed, allocated in lengths):
         return needed
-    allocator = batch.token_to_kv_pool_allocator
-    width = needed + AHEAD + allocator.page_size
+    width = needed + AHEAD + batch.token_to_kv_pool_allocator.page_size
     longest = max(committed for committed, _ in lengths)
-    is_tight = longest + width > batch.req_to_token_pool.req_to_token.shape[1]
-    if is_tight or allocator.available_size() < len(lengths) * width:
+    if longest + width > batch.req_to_token_pool.req_to_token.shape[1]:
         return needed
-    return needed + AHEAD
+    return needed + AHEAD if _has_room(batch, len(lengths) * width) else needed
+
+
+def _has_room(batch: Any, slots: int) -> bool:
+    """Whether the pool can give ``slots`` and as many again, which are not to be missed by others.
+
+    As the host does, count what the prefix cache can give back, and make it.
+    """
+    allocator, cache = batch.token_to_kv_pool_allocator, batch.tree_cache
+    if allocator.available_size() + cache.evictable_size() < SPARE * slots:
+        return False
+    return bool(
+        allocator.check_decode_capacity(
+            num_tokens=slots,
+            tree_cache=cache,
+            requests=batch.reqs,
+            spec_algorithm=batch.spec_algorithm,
+        )
+    )

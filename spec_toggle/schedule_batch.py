@@ -69,6 +69,11 @@ _SCHEDULING = (
         contains=("if num_needed_tokens > 0:",),
     ),
     Requirement(
+        "sglang.srt.mem_cache.allocator.base.BaseTokenToKVPoolAllocator.check_decode_capacity",
+        "frees slots of the prefix cache and says whether there are enough",
+        parameters=("num_tokens", "tree_cache", "requests", "spec_algorithm"),
+    ),
+    Requirement(
         FUTURE_MAP,
         "decides whether the host waits for lengths",
         attributes=("needs_cpu_seq_lens",),

@@ -76,6 +76,22 @@ def test_plain_steps_go_to_the_pool_once_in_many(
     assert reservations.fewest >= round_needs()
 
 
+def test_a_pool_full_of_cached_prefixes_gives_slots_as_well(
+    engines: Engines, prompts: list[list[int]], reservations: Reservations
+) -> None:
+    requests = [Request(prompt, max_new_tokens=100) for prompt in prompts[:2]]
+    expected = [outcome.tokens for outcome in engines.reference(requests)]
+    engine = engines.get(EngineConfig("chain", sync="deferred", max_total_tokens=700))
+    for prompt in prompts[2:]:
+        engine.run([Request(prompt, max_new_tokens=100)], lambda _: True)
+    allocator = engine.scheduler.token_to_kv_pool_allocator
+    assert allocator.available_size() < 100, "half of what the run below writes"
+    reservations.taken.clear()
+    outcomes = engine.run(requests, lambda _: True)
+    assert [outcome.tokens for outcome in outcomes] == expected
+    assert sum(taken > 0 for taken in reservations.taken) <= 3 + 100 // AHEAD
+
+
 @pytest.mark.parametrize("period", [1, 5, 23])
 def test_every_iteration_has_the_slots_of_a_round(
     period: int, engines: Engines, prompts: list[list[int]], reservations: Reservations
