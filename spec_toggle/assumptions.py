@@ -125,14 +125,13 @@ FORWARDING = (
         MODEL_RUNNER,
         "what native decode graphs replace",
         attributes=names(
-            "spec_algorithm attn_backend init_new_workspace device gpu_id model_config forward "
+            "spec_algorithm attn_backend device gpu_id model_config forward "
             "token_to_kv_pool req_to_token_pool"
         ),
     ),
     Requirement(
         f"{MODEL_RUNNER}._get_attention_backend",
         "builds the attention state of native decode graphs",
-        parameters=("init_new_workspace",),
     ),
     Requirement(
         "sglang.srt.model_executor.forward_batch_info.ForwardBatch",

@@ -86,9 +86,11 @@ class DecodeGraphs:
         self.eager_steps += 1
 
     def _build_attn_backend(self) -> Any:
-        """A second attention backend: its graph buffers must not alias those of TARGET_VERIFY."""
-        with replaced(self._runner, init_new_workspace=self._runner.init_new_workspace):
-            return self._runner._get_attention_backend(init_new_workspace=True)
+        """A second attention backend: its graph buffers must not alias those of TARGET_VERIFY.
+
+        The scratch memory of a kernel may: forwards follow each other on one stream.
+        """
+        return self._runner._get_attention_backend()
 
     def _free_gb(self) -> float:
         return float(get_available_gpu_memory(self._runner.device, self._runner.gpu_id))

@@ -1,0 +1,34 @@
+"""Requests that come and go in the stepped scheduler, on the CPU engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.engine.benchmark_runs import run_benchmark
+
+pytestmark = pytest.mark.slow
+
+OUTPUT = 16
+
+
+def test_prefills_stand_between_the_iterations_of_every_arm(tmp_path: Path) -> None:
+    lengths = ("--input-len", "16", "--output-len", str(OUTPUT))
+    times = ("--settle-s", "0.2", "--window-s", "1")
+    arms = run_benchmark(
+        tmp_path,
+        "turnover",
+        "intel_amx",
+        *("--model", "dummy-tiny", "--model-dir", str(tmp_path / "models")),
+        *("--arms", "none,plain_deferred,none_again", "--levels", "4", *lengths, *times),
+    )
+    both = [arms[arm]["4"]["output_tok_s"] for arm in ("none", "none_again")]
+    for levels in arms.values():
+        cell = levels["4"]
+        # One token of a request is its prefill's, the others one decode iteration's each.
+        tokens_of_decodes = cell["output_tok_s"] * (OUTPUT - 1) / OUTPUT
+        assert cell["decodes"] * 4 == pytest.approx(tokens_of_decodes, rel=0.3)
+        assert 0 < cell["prefills"] < cell["decodes"]
+        assert cell["ratio"] == pytest.approx(2 * cell["output_tok_s"] / sum(both))
+        assert "busy_share" not in cell, "the CPU has no profile of a device"
