@@ -115,6 +115,8 @@ def common_flags(setup: Setup) -> list[str]:
         *("--random-seed", "0"),
         *("--stream-interval", "32"),
         *("--decode-log-interval", "200"),
+        # Idle servers would take cores from the one that is measured.
+        "--sleep-on-idle",
     ]
     return [*flags, *_device_flags(setup), *setup.extra]
 
@@ -135,8 +137,6 @@ def _device_flags(setup: Setup) -> list[str]:
             *("--sampling-backend", "pytorch"),
             *("--dtype", "float32"),
             *("--mem-fraction-static", "0.5"),
-            # Idle servers would take the few cores from the one that is measured.
-            "--sleep-on-idle",
         ]
     # SGLang's KV budget is "free now - (1 - fraction) * free before loading", and memory that
     # neighbours take meanwhile counts as used. A fraction near 1 therefore leaves the budget to
