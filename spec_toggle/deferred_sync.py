@@ -9,8 +9,9 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from sglang.srt.speculative.eagle_info import EagleDraftInput
 
@@ -28,6 +29,7 @@ from spec_toggle.draft_extend import draft_state
 from spec_toggle.draft_kv import DraftKvWriter
 from spec_toggle.draft_sync import DraftSync
 from spec_toggle.pending_log import NONE, Entries, PendingLog
+from spec_toggle.transfer import to_device
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +55,8 @@ class DeferredSync(DraftSync):
         max_requests = worker.req_to_token_pool.req_to_token.shape[0]
         self._worker = worker
         self._writer = DraftKvWriter(worker)
+        prefill = getattr(draft_of(worker), prefill_method(worker))
+        self._arguments = tuple(inspect.signature(prefill).parameters)
         self._budget = budget
         self._fills = fills
         self._log = PendingLog(
@@ -137,7 +141,7 @@ class DeferredSync(DraftSync):
         """Draft from each request's last committed token; newest: int64 [batch], host."""
         index = newest.clamp(min=0)
         meta = torch.stack((index, (newest != NONE).long()))
-        meta = meta.to(batch.seq_lens.device, non_blocking=True)
+        meta = to_device(meta, batch.seq_lens.device)
         hidden, tokens = self._log.gather(meta[0])
         stale = meta[1] > 0
         state = draft_state(self._worker, batch, hidden, tokens, stale)
@@ -160,56 +164,54 @@ class DeferredSync(DraftSync):
         ``others``: what else a release passes, multimodal embeddings among it.
         """
         rows = host_rows(batch)
-        given = inspect.signature(original).bind(
-            batch, target_hidden_states, next_token_ids, *others, **kwargs
-        )
-        has_embeddings = given.arguments.get("mm_input_embeds") is not None
+        given = dict(zip(self._arguments[3:], others, strict=False), **kwargs)
+        has_embeddings = given.get("mm_input_embeds") is not None
         if has_embeddings or not self._log.has_room(len(rows)):
             self._flush()
-            result = original(*given.args, **given.kwargs)
+            result = original(batch, target_hidden_states, next_token_ids, *others, **kwargs)
             self._log.forget(rows)
             return result
-        lengths = torch.tensor(extend_lengths(batch))
-        self._take_prompts(
-            rows,
-            _prompt_entries(batch, lengths, target_hidden_states, next_token_ids),
-            lengths[0].cumsum(0) - 1,
-        )
+        self._take_prompts(rows, _prompts(batch, target_hidden_states, next_token_ids))
         draft_input = _blank_draft_input(self._worker, batch, next_token_ids)
         if draft_of(self._worker) is self._worker:
             batch.spec_info = draft_input  # where the worker without overlap leaves it
         return draft_input
 
-    def _take_prompts(self, rows: torch.Tensor, entries: Entries, last: torch.Tensor) -> None:
-        """Log a prefill, or write it where the log has no room; last: int64 [batch], host."""
+    def _take_prompts(self, rows: torch.Tensor, prompts: Prompts) -> None:
+        """Log a prefill, or write it where the log has no room."""
+        entries = prompts.entries
         if self._fills and self._log.has_room(len(entries.tokens)):
-            self._log.append(rows, entries, last)
+            self._log.append(rows, entries, prompts.last)
             return
         self._flush()
         self._writer.write(entries)
-        at = last.to(entries.tokens.device, non_blocking=True)
-        self._log.append_synced(rows, Entries(*(part[at] for part in entries)))
+        newest = Entries(*(part[prompts.last_on_device] for part in entries))
+        self._log.append_synced(rows, newest)
 
 
-def _prompt_entries(
-    batch: Any, lengths: torch.Tensor, hidden: torch.Tensor, next_token_ids: torch.Tensor
-) -> Entries:
-    """Entries for every token of a prefill.
+class Prompts(NamedTuple):
+    """Entries for every token of a prefill; ``last``: int64 [batch], which is each request's last,
+    on the host and on the device."""
 
-    lengths: int64 [2, batch] on the host, new tokens and those before them; hidden: [tokens,
-    width]; next_token_ids: int64 [batch].
-    """
-    # Only the lengths travel to the device: a copy of more than 64 KB from pageable memory would
-    # hold the host until the target's prefill is over.
-    device = batch.seq_lens.device
-    total = int(lengths[0].sum())
-    extend, prefix = lengths.to(device, non_blocking=True)
-    ends = extend.cumsum(0)
-    starts = torch.repeat_interleave(prefix - ends + extend, extend, output_size=total)
+    entries: Entries
+    last: torch.Tensor
+    last_on_device: torch.Tensor
+
+
+def _prompts(batch: Any, hidden: torch.Tensor, next_token_ids: torch.Tensor) -> Prompts:
+    """hidden: [tokens, width]; next_token_ids: int64 [batch]."""
+    extend, prefix = np.asarray(extend_lengths(batch))
+    ends = extend.cumsum()
+    positions = np.arange(ends[-1]) + np.repeat(prefix - ends + extend, extend)
+    # One copy, and few kernels: each would stand between the prefill and the next iteration.
+    layout = torch.from_numpy(np.concatenate((positions, ends - 1)))
+    on_device = to_device(layout, batch.seq_lens.device)
+    sizes = (len(positions), len(ends))
+    (_, last), (at_positions, at_last) = layout.split(sizes), on_device.split(sizes)
     tokens = torch.roll(batch.input_ids.long(), -1)
-    tokens[ends - 1] = prompt_tail_tokens(batch, next_token_ids).long()
-    positions = torch.arange(total, device=device) + starts
-    return Entries(hidden, tokens, batch.out_cache_loc.long(), positions)
+    tokens[at_last] = prompt_tail_tokens(batch, next_token_ids).long()
+    slots = batch.out_cache_loc.long()
+    return Prompts(Entries(hidden, tokens, slots, at_positions), last, at_last)
 
 
 def _blank_draft_input(worker: Any, batch: Any, next_token_ids: torch.Tensor) -> EagleDraftInput:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,9 +16,14 @@ def has_argument(function: Callable[..., Any], name: str) -> bool:
 
 def has_field(record: type, name: str) -> bool:
     """Whether a dataclass or Struct of the host has a field."""
+    return name in _fields(record)
+
+
+@functools.cache  # some records are built in every prefill
+def _fields(record: type) -> frozenset[str]:
     if dataclasses.is_dataclass(record):
-        return any(field.name == name for field in dataclasses.fields(record))
-    return name in getattr(record, "__struct_fields__", ())
+        return frozenset(field.name for field in dataclasses.fields(record))
+    return frozenset(getattr(record, "__struct_fields__", ()))
 
 
 def build(record: type, **fields: Any) -> Any:
