@@ -26,12 +26,17 @@ class Stage(NamedTuple):
 
 
 _PREFILL_GRAPHS = f"--cuda-graph-bs-prefill {' '.join(map(str, PREFILL_SIZES))}"
-_ENVELOPE = (
-    "benchmarks.envelope --threshold 24 --seconds 4 --parallel-starts 3 "
-    f"--server-args='{_PREFILL_GRAPHS}'"
+_ARMS = "benchmarks.envelope --arms none,static,toggle --parallel-starts 3 --seconds 4"
+_ENVELOPE = f"{_ARMS} --server-args='{_PREFILL_GRAPHS}' --time-budget 560"
+_OFF_TAX = (
+    f"benchmarks.envelope --parallel-starts 3 --seconds 4 --server-args='{_PREFILL_GRAPHS}' "
+    "--arms none,forced_plain_off,forced_plain_deferred,none_again --levels 64,128,256"
 )
-_OFF_ARMS = "--arms forced_plain_off,forced_plain_deferred,none_again --levels 64,128,256"
-_TENSOR_PARALLEL = f"--server-args='{_PREFILL_GRAPHS} --tp-size 2'"
+_GRID_TWICE = (
+    "benchmarks.grid --attention flashinfer --arms none,static,auto,static_again --passes 2 "
+    "--window-s 1.0"
+)
+_TENSOR_PARALLEL = f"--server-args='{_PREFILL_GRAPHS} --tp-size 2 --disable-custom-all-reduce'"
 
 STAGES = {
     "tests": Stage(
@@ -48,9 +53,15 @@ STAGES = {
         ("benchmarks.grid --contexts 8160 --arms none,static,auto",),
     ),
     "grid-flashinfer": Stage(
-        "the same with flashinfer, which compiles its kernels at the first start",
+        "the same with flashinfer, which compiles its kernels at the first start and whose rounds "
+        "scatter: static twice",
         590,
-        ("benchmarks.grid --contexts 256 --attention flashinfer --arms none,static,auto",),
+        (f"{_GRID_TWICE} --contexts 256",),
+    ),
+    "grid-flashinfer-long": Stage(
+        "the same at 8k of context",
+        590,
+        (f"{_GRID_TWICE} --contexts 8160",),
     ),
     "grid-tree": Stage(
         "the same with a tree",
@@ -70,12 +81,32 @@ STAGES = {
     "envelope": Stage(
         "the toggle against the better arm over HTTP",
         590,
-        (f"{_ENVELOPE} --arms none,static,toggle --time-budget 560",),
+        (f"{_ENVELOPE} --threshold 32",),
+    ),
+    "envelope-tree": Stage(
+        "the same with a tree",
+        590,
+        (f"{_ENVELOPE} --threshold 16 --spec tree",),
+    ),
+    "envelope-flashinfer": Stage(
+        "the same with flashinfer",
+        590,
+        (f"{_ENVELOPE} --threshold 96 --attention flashinfer",),
     ),
     "off-tax": Stage(
         "the toggle held in PLAIN against no speculation over HTTP",
-        400,
-        (f"{_ENVELOPE} {_OFF_ARMS} --time-budget 380",),
+        590,
+        (f"{_OFF_TAX} --time-budget 560",),
+    ),
+    "off-tax-flashinfer": Stage(
+        "the same with flashinfer",
+        590,
+        (f"{_OFF_TAX} --time-budget 560 --attention flashinfer",),
+    ),
+    "turnover": Stage(
+        "requests that come and go without HTTP, and what the device does meanwhile",
+        590,
+        ("benchmarks.turnover",),
     ),
     "draft-sync": Stage(
         "a plain step and a switch with each draft sync; layouts of the log",
@@ -87,8 +118,7 @@ STAGES = {
         590,
         (
             "pytest tests/gpu/test_tensor_parallel.py -q",
-            f"benchmarks.envelope --threshold 24 --seconds 4 --parallel-starts 3 "
-            f"{_TENSOR_PARALLEL} --arms none,static,toggle --time-budget 380",
+            f"{_ARMS} --threshold 48 {_TENSOR_PARALLEL} --time-budget 380",
         ),
     ),
 }
@@ -106,7 +136,7 @@ def main(argv: list[str] | None = None) -> int:
         print(f"campaign: error: unknown stage {unknown[0]!r}; known: {known}", file=sys.stderr)
         return 2
     ended = [
-        (command, *_run(command, STAGES[name].limit_s, chosen.out))
+        (command, *_run(command, STAGES[name].limit_s, _options(command, chosen)))
         for name in chosen.stages
         for command in STAGES[name].commands
     ]
@@ -115,11 +145,19 @@ def main(argv: list[str] | None = None) -> int:
     return int(any(code != 0 for _, code, _ in ended))
 
 
-def _run(command: str, limit_s: int, out: Path | None) -> tuple[int, float]:
+def _options(command: str, chosen: argparse.Namespace) -> list[str]:
+    """Those of the campaign's own that ``command`` takes."""
+    options = []
+    if chosen.out is not None and command.startswith("benchmarks."):
+        options += ["--out", str(chosen.out)]
+    if chosen.port is not None and command.startswith("benchmarks.envelope"):
+        options += ["--port", str(chosen.port)]
+    return options
+
+
+def _run(command: str, limit_s: int, options: list[str]) -> tuple[int, float]:
     """Exit status (124: over the limit) and duration, s."""
-    words = [sys.executable, "-m", *shlex.split(command)]
-    if out is not None and command.startswith("benchmarks."):
-        words += ["--out", str(out)]
+    words = [sys.executable, "-m", *shlex.split(command), *options]
     print(f"+ {shlex.join(words[1:])}", flush=True)
     start = time.monotonic()
     # SIGTERM, so that a benchmark stops its servers.
@@ -138,6 +176,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("stages", nargs="*", metavar="STAGE")
     parser.add_argument("--list", action="store_true", help="what each stage asks")
     parser.add_argument("--out", type=Path, help="instead of benchmarks/results")
+    parser.add_argument("--port", type=int, help="first port of servers, for two campaigns at once")
     return parser
 
 

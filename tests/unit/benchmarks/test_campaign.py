@@ -33,6 +33,29 @@ def test_a_stage_that_fails_or_hangs_does_not_stop_the_next(
     assert lines[2].startswith("ok")
 
 
+@pytest.mark.parametrize(
+    ("command", "taken"),
+    [
+        ("benchmarks.envelope --levels 1", ["--out", "there", "--port", "20000"]),
+        ("benchmarks.grid", ["--out", "there"]),
+        ("pytest tests/gpu", []),
+    ],
+)
+def test_commands_get_the_options_that_they_know(
+    command: str, taken: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[list[str]] = []
+
+    def run(command: str, limit_s: int, options: list[str]) -> tuple[int, float]:
+        seen.append(options)
+        return 0, 0.0
+
+    monkeypatch.setattr(campaign, "_run", run)
+    monkeypatch.setitem(campaign.STAGES, "trial", Stage("?", 2, (command,)))
+    assert main(["trial", "--out", "there", "--port", "20000"]) == 0
+    assert seen == [taken]
+
+
 def test_an_unknown_stage_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["grids"]) == 2
     assert "unknown stage 'grids'; known: tests" in capsys.readouterr().err
