@@ -13,6 +13,7 @@ from typing import Any
 
 from benchmarks.arms import Setup, arm_flags, server_command, server_environment
 from benchmarks.client import Job, encode_job
+from benchmarks.host_load import HostLoad
 from benchmarks.plan import Budget, estimate_level_s, make_groups, requests_for, shares_server
 from benchmarks.progress import Progress
 from benchmarks.results import ResultFile
@@ -153,10 +154,10 @@ class Session:
         if not self._budget.allows(estimate_s):
             self._progress.say(f"no time left for {arm} at {level} (about {estimate_s:.0f} s)")
             return False
-        begin = time.monotonic()
+        begin, load = time.monotonic(), HostLoad(server.pid)
         try:
             server.check_alive()
-            measured = self._run_client(arm, level, server)
+            measured = self._run_client(arm, level, server) | load.shares()
         except ServerError as error:
             self._fail(arm, f"at concurrency {level}: {error}")
             self._failures[arm] = self._failures.get(arm, 0) + 1
