@@ -30,6 +30,12 @@ def test_summary_is_per_token_and_per_second() -> None:
     assert found["kernels_us_per_token"] == {"gemm": 2.0, "copy": 1.0}
 
 
+def test_names_that_begin_alike_are_added_up() -> None:
+    events = [("k" * 130 + "a", 0, 6000), ("k" * 130 + "b", 0, 2000)]
+    found = summarise(events, seconds=1.0, tokens=1)["kernels_us_per_token"]
+    assert found == {"k" * 120: 8.0}
+
+
 def test_only_the_largest_kernels_are_kept() -> None:
     events = [(f"kernel {i}", 0, i) for i in range(1, 100)]
     kept = summarise(events, seconds=1.0, tokens=1)["kernels_us_per_token"]
