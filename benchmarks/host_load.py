@@ -31,12 +31,13 @@ class HostLoad:
 
         None where the kernel does not tell.
         """
-        seconds = time.monotonic() - self._start
         waits = [
             delay - self._delays[pid]
             for pid, delay in _run_delays(self._group)
             if pid in self._delays
         ]
+        # After the delays are read, so that no share is above 1.
+        seconds = time.monotonic() - self._start
         spent = [now - before for now, before in zip(_ticks(), self._ticks, strict=True)]
         return {
             "core_wait_share": round(max(waits) / seconds, 4) if waits else None,
@@ -49,7 +50,7 @@ def _run_delays(group: int) -> Iterator[tuple[int, float]]:
 
     Source: the second field of /proc/<pid>/schedstat, in ns.
     """
-    for folder in PROC.iterdir():
+    for folder in PROC.iterdir() if PROC.is_dir() else ():
         # Processes end at any time.
         with contextlib.suppress(OSError, ValueError, IndexError):
             if folder.name.isdigit() and os.getpgid(int(folder.name)) == group:
