@@ -16,13 +16,17 @@ from typing import NamedTuple
 
 from benchmarks.arms import PREFILL_SIZES
 
+RESULTS = Path("benchmarks/results")
+
 
 class Stage(NamedTuple):
-    """``commands``: what follows ``python3 -m``; ``limit_s``: of each of them."""
+    """``commands``: what follows ``python3 -m``; ``limit_s``: of each of them; ``folder``: below
+    ``--out``, where the same file name would hold another stage's arms."""
 
     question: str
     limit_s: int
     commands: tuple[str, ...]
+    folder: str = ""
 
 
 _PREFILL_GRAPHS = f"--cuda-graph-bs-prefill {' '.join(map(str, PREFILL_SIZES))}"
@@ -97,11 +101,13 @@ STAGES = {
         "the toggle held in PLAIN against no speculation over HTTP",
         590,
         (f"{_OFF_TAX} --time-budget 560",),
+        "off-tax",
     ),
     "off-tax-flashinfer": Stage(
         "the same with flashinfer",
         590,
         (f"{_OFF_TAX} --time-budget 560 --attention flashinfer",),
+        "off-tax",
     ),
     "turnover": Stage(
         "requests that come and go without HTTP, and what the device does meanwhile",
@@ -136,7 +142,7 @@ def main(argv: list[str] | None = None) -> int:
         print(f"campaign: error: unknown stage {unknown[0]!r}; known: {known}", file=sys.stderr)
         return 2
     ended = [
-        (command, *_run(command, STAGES[name].limit_s, _options(command, chosen)))
+        (command, *_run(command, STAGES[name].limit_s, _options(command, STAGES[name], chosen)))
         for name in chosen.stages
         for command in STAGES[name].commands
     ]
@@ -145,11 +151,11 @@ def main(argv: list[str] | None = None) -> int:
     return int(any(code != 0 for _, code, _ in ended))
 
 
-def _options(command: str, chosen: argparse.Namespace) -> list[str]:
+def _options(command: str, stage: Stage, chosen: argparse.Namespace) -> list[str]:
     """Those of the campaign's own that ``command`` takes."""
     options = []
-    if chosen.out is not None and command.startswith("benchmarks."):
-        options += ["--out", str(chosen.out)]
+    if command.startswith("benchmarks.") and (chosen.out is not None or stage.folder):
+        options += ["--out", str((chosen.out or RESULTS) / stage.folder)]
     if chosen.port is not None and command.startswith("benchmarks.envelope"):
         options += ["--port", str(chosen.port)]
     return options
@@ -175,7 +181,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("stages", nargs="*", metavar="STAGE")
     parser.add_argument("--list", action="store_true", help="what each stage asks")
-    parser.add_argument("--out", type=Path, help="instead of benchmarks/results")
+    parser.add_argument("--out", type=Path, help=f"instead of {RESULTS}")
     parser.add_argument("--port", type=int, help="first port of servers, for two campaigns at once")
     return parser
 

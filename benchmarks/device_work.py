@@ -21,11 +21,11 @@ class DeviceWork:
 
     def start(self) -> None:
         self._profiler.start()
-        self._start = time.perf_counter()
+        self._start_ns = time.time_ns()
 
     def stop(self, tokens: int) -> None:
         """``tokens``: output of the clients meanwhile."""
-        self._seconds = time.perf_counter() - self._start
+        self._end_ns = time.time_ns()
         self._tokens = tokens
         self._profiler.stop()
 
@@ -35,20 +35,26 @@ class DeviceWork:
             for event in self._profiler.profiler.kineto_results.events()
             if "CUDA" in str(event.device_type())
         ]
-        return summarise(events, self._seconds, self._tokens)
+        return summarise(events, (self._start_ns, self._end_ns), self._tokens)
 
 
 def summarise(
-    events: Iterable[tuple[str, int, int]], seconds: float, tokens: int
+    events: Iterable[tuple[str, int, int]], window: tuple[int, int], tokens: int
 ) -> dict[str, Any]:
-    """``events``: name, start and duration (ns) of each; ``tokens``: at least one."""
-    events = list(events)
-    busy_ns = covered_ns((start, start + duration) for _, start, duration in events)
+    """``events``: name, start and duration (ns) of each, of which the part in ``window`` (start and
+    end, ns, of the same clock) counts; ``tokens``: at least one.
+
+    What was queued in the window may run after it, and what ran into it was queued before.
+    """
+    first, last = window
+    parts = [(name, max(start, first), min(start + ns, last)) for name, start, ns in events]
+    parts = [(name, start, end) for name, start, end in parts if start < end]
+    busy_ns = covered_ns((start, end) for _, start, end in parts)
     times: Counter[str] = Counter()
-    for name, _, duration in events:
-        times[name[:120]] += duration  # cut here, so that names alike are added up
+    for name, start, end in parts:
+        times[name[:120]] += end - start  # cut here, so that names alike are added up
     return {
-        "busy_share": busy_ns / 1e9 / seconds,
+        "busy_share": busy_ns / (last - first),
         "busy_us_per_token": busy_ns / 1e3 / tokens,
         "kernels_us_per_token": {
             name: duration / 1e3 / tokens for name, duration in times.most_common(LARGEST)

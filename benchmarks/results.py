@@ -8,12 +8,13 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from benchmarks.arms import Setup
+from benchmarks.arms import Setup, common_flags
 from benchmarks.servers import nvidia_smi
 
 SCHEMA = (
@@ -43,7 +44,7 @@ class ResultFile:
 
     def _check_same(self, provenance: dict[str, Any]) -> None:
         recorded = self.document["provenance"]
-        for key in ("sglang", "torch", "gpu", "model", "simulated_accept", "input_len"):
+        for key in ("sglang", "torch", "gpu", "model", "simulated_accept", "input_len", "flags"):
             if recorded.get(key) != provenance.get(key):
                 raise ValueError(
                     f"{self.path} holds results with {key} {recorded.get(key)!r}, not "
@@ -106,6 +107,7 @@ def file_name(setup: Setup, sglang: str, gpu: str) -> str:
 
 
 def make_provenance(setup: Setup) -> dict[str, Any]:
+    """``flags``: of every server, with the pool that no level would need: it follows the levels."""
     steps, topk, tokens = setup.steps_topk_tokens
     return provenance_of(
         "benchmarks.envelope",
@@ -118,6 +120,7 @@ def make_provenance(setup: Setup) -> dict[str, Any]:
         input_len=setup.input_len,
         output_len=setup.output_len,
         max_total_tokens=setup.max_total_tokens,
+        flags=_without_paths(common_flags(replace(setup, levels=(0,)))),
         extra_flags=list(setup.extra),
     )
 

@@ -26,13 +26,23 @@ def test_rounds_and_plain_steps_repeat_their_tokens(tmp_path: Path) -> None:
     expected = [outcome.tokens for outcome in without.run(requests, None)]
     without.close()
 
+    static = SteppedServer(models, "chain", *shape, sync=None)
+    expected_of_rounds = [outcome.tokens for outcome in static.run(requests, None)]
+    static.close()
+
     server = SteppedServer(models, "chain", *shape, sync="deferred")
-    found: dict[str, list[list[list[int]]]] = {"plain": [], "spec": []}
-    for policy in ("plain", "spec", "plain", "spec"):
-        server.use_policy(policy)
-        found[policy].append([outcome.tokens for outcome in server.run(requests, None)])
-    assert server.engine.toggle.graphs.replays > OUTPUT
-    assert server.engine.toggle.controller.totals.rounds > OUTPUT
+    totals, graphs = server.engine.toggle.controller.totals, server.engine.toggle.graphs
+    found: dict[str, list[list[list[int]]]] = {"plain": [], "spec": [], "both": []}
+    for policy in ("plain", "spec", "both", "both", "plain", "spec"):
+        script = (lambda step: step // 3 % 2 == 1) if policy == "both" else None
+        if script is None:
+            server.use_policy(policy)
+        before = totals.switches
+        found[policy].append([outcome.tokens for outcome in server.run(requests, script)])
+        assert policy != "both" or totals.switches - before > 4
+    assert graphs.replays > OUTPUT
+    assert totals.rounds > OUTPUT
     server.close()
     assert found["plain"] == [expected, expected]
-    assert found["spec"][0] == found["spec"][1]
+    assert found["spec"] == [expected_of_rounds, expected_of_rounds]
+    assert found["both"][0] == found["both"][1]

@@ -56,6 +56,22 @@ def test_commands_get_the_options_that_they_know(
     assert seen == [taken]
 
 
+def test_stages_whose_files_have_one_name_do_not_share_a_folder(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    outs: list[str] = []
+
+    def run(command: str, limit_s: int, options: list[str]) -> tuple[int, float]:
+        outs.extend(options)
+        return 0, 0.0
+
+    monkeypatch.setattr(campaign, "_run", run)
+    assert main(["envelope", "off-tax"]) == 0
+    assert main(["envelope", "off-tax", "--out", "there"]) == 0
+    default = ["--out", str(Path("benchmarks/results/off-tax"))]
+    assert outs == [*default, "--out", "there", "--out", str(Path("there/off-tax"))]
+
+
 def test_an_unknown_stage_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["grids"]) == 2
     assert "unknown stage 'grids'; known: tests" in capsys.readouterr().err

@@ -52,6 +52,16 @@ def test_another_machine_or_configuration_is_refused(tmp_path: Path, setup: Setu
         ResultFile(path, provenance()).claim("toggle", [*flags[:-1], "off"])
 
 
+def test_a_run_is_resumed_with_the_same_flags_of_every_server(tmp_path: Path, setup: Setup) -> None:
+    path = tmp_path / "r.json"
+    result = ResultFile(path, make_provenance(setup))
+    result.record_level("none", 1, LEVEL)
+    more_levels = replace(setup, levels=(*setup.levels, 512))  # and so a larger pool
+    assert ResultFile(path, make_provenance(more_levels)).missing("none", (1, 512)) == [512]
+    with pytest.raises(ValueError, match="--disable-radix-cache"):
+        ResultFile(path, make_provenance(replace(setup, extra=("--disable-radix-cache",))))
+
+
 def test_an_error_is_kept_until_the_arm_comes_up(tmp_path: Path) -> None:
     result = ResultFile(tmp_path / "r.json", provenance())
     result.record_error("static", "start failed: out of memory")
