@@ -37,6 +37,9 @@ class FixedPolicy:
     def __init__(self, mode: Mode) -> None:
         self._mode = mode
 
+    def expects_plain(self, sample: LoadSample) -> bool:
+        return False  # prefills cost nothing here
+
     def decide(self, sample: LoadSample) -> Decision:
         return Decision(self._mode, "fixed")
 

@@ -76,7 +76,8 @@ class SteppedServer:
         worker = self.engine.scheduler.model_worker
         sync = make_draft_sync(DynamicSpecConfig(draft_sync=kind, sync_tokens=sync_tokens), worker)
         toggle = DynamicSpecWorker(worker, before.controller, sync, before.graphs)
-        toggle.host_lengths, toggle.queue_length = before.host_lengths, before.queue_length
+        for name in ("host_lengths", "queue_length", "load_after"):
+            setattr(toggle, name, getattr(before, name))
         worker._dynamic_spec = worker.req_to_token_pool._dynamic_spec = toggle
 
     def use_policy(self, name: str, threshold: int = 0) -> None:

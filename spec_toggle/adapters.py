@@ -20,6 +20,7 @@ from spec_toggle.compat.launch import (
 from spec_toggle.config import ENVIRONMENT, ConfigError, DynamicSpecConfig
 from spec_toggle.controller import Controller
 from spec_toggle.coverage import untested
+from spec_toggle.forecast import load_after
 from spec_toggle.host_lengths import HostLengths
 from spec_toggle.policy import Mode
 from spec_toggle.support import check_draft_sync, check_model, check_runner, check_support
@@ -103,6 +104,7 @@ def attach_toggle(result: None, scheduler: Any, *_: Any, **__: Any) -> None:
     draft_sync, graphs = worker._dynamic_spec_parts
     toggle = DynamicSpecWorker(worker, controller, draft_sync, graphs)
     toggle.queue_length = lambda: len(scheduler.waiting_queue)
+    toggle.load_after = functools.partial(load_after, scheduler)
     # The pool is how a batch of 0.5.12, which is prepared without its worker, finds the toggle.
     worker._dynamic_spec = worker.req_to_token_pool._dynamic_spec = toggle
     if scheduler.enable_overlap and getattr(scheduler.future_map, "needs_cpu_seq_lens", False):

@@ -57,7 +57,8 @@ SCHEDULING = (
         SCHEDULER,
         "the toggle is attached to its worker",
         attributes=names(
-            "model_worker enable_overlap future_map waiting_queue max_running_requests tp_group"
+            "model_worker enable_overlap future_map waiting_queue running_batch "
+            "max_running_requests tp_group"
         ),
     ),
     Requirement(
@@ -65,7 +66,7 @@ SCHEDULING = (
         "plain steps are taken out of a request's statistics",
         attributes=names(
             "spec_verify_ct spec_correct_drafts_histogram is_retracted finished sampling_params "
-            "output_ids"
+            "origin_input_ids output_ids"
         ),
     ),
     Requirement(

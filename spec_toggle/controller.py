@@ -92,6 +92,15 @@ class Controller:
             self.telemetry.iteration(self.mode)
         return self.mode
 
+    def expects_plain(self, sample: LoadSample) -> bool:
+        """Whether plain steps follow a prefill that leads to the load ``sample``.
+
+        A guess that decides who computes what the draft needs, and never what it is.
+        """
+        if self.steering.force is not None:
+            return self.steering.force.mode is Mode.PLAIN
+        return self.mode is Mode.PLAIN or self.policy.expects_plain(sample)
+
     def idle(self) -> None:
         self._decide(LoadSample(batch_size=0))
 

@@ -92,10 +92,13 @@ class GoodputPolicy:
             low, high = (middle, high) if gain >= 1 else (low, middle)
         return low
 
+    def expects_plain(self, sample: LoadSample) -> bool:
+        return self.gain(self._inputs(sample)) < 1
+
     def decide(self, sample: LoadSample) -> Decision:
         if sample.batch_size == 0:
             return self._idle()
-        inputs = Inputs(sample.batch_size, sample.context_per_request, self._accept.value)
+        inputs = self._inputs(sample)
         self._last = inputs
         if self._at_switch is None:
             self._at_switch = inputs
@@ -115,6 +118,9 @@ class GoodputPolicy:
     def gain(self, inputs: Inputs) -> float:
         """Tokens/s of rounds over tokens/s of plain steps."""
         return inputs.accept / self._break_even(inputs)
+
+    def _inputs(self, sample: LoadSample) -> Inputs:
+        return Inputs(sample.batch_size, sample.context_per_request, self._accept.value)
 
     def _break_even(self, inputs: Inputs) -> float:
         return self._costs.table.break_even(inputs.batch_size, inputs.context)

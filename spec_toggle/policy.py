@@ -41,6 +41,9 @@ class Policy(Protocol):
 
     def decide(self, sample: LoadSample) -> Decision: ...
 
+    def expects_plain(self, sample: LoadSample) -> bool:
+        """Whether a load like ``sample`` would end SPEC. Changes nothing."""
+
     def configure(self, config: DynamicSpecConfig) -> None:
         """Take over settings that an operator has changed; keep what has been learned."""
 
@@ -72,6 +75,9 @@ class ThresholdPolicy:
     @property
     def boundary(self) -> float:
         return self._threshold
+
+    def expects_plain(self, sample: LoadSample) -> bool:
+        return sample.batch_size > self._threshold
 
     def decide(self, sample: LoadSample) -> Decision:
         size = sample.batch_size

@@ -39,6 +39,8 @@ class DynamicSpecWorker:
         self._plain_step = self._ordinary or PlainStep(worker, graphs)
         # Requests that wait in the scheduler.
         self.queue_length: Callable[[], int] = lambda: 0
+        # The load that a prefill leads to; None: unknown, and like that before it.
+        self.load_after: Callable[[Any], LoadSample] | None = None
         self.draft_sync = self._launched_sync = draft_sync
         self._eager_sync = EagerSync(worker)
         self._next_sync: str | None = None
@@ -129,7 +131,7 @@ class DynamicSpecWorker:
         """
         is_plain = self.controller.mode is Mode.PLAIN
         if not batch.forward_mode.is_decode():
-            with self.draft_sync.prefill(batch, is_plain):
+            with self.draft_sync.prefill(batch, is_plain or self._leads_to_plain(batch)):
                 result = original(batch, *positional, **callbacks)
             if self.host_lengths is not None:
                 self.host_lengths.after_prefill(batch)
@@ -142,6 +144,12 @@ class DynamicSpecWorker:
         if self.host_lengths is not None:
             self.host_lengths.after_round(batch)
         return original(batch, *positional, **callbacks)
+
+    def _leads_to_plain(self, batch: Any) -> bool:
+        """Whether plain steps follow this prefill, as they do when an idle server gets a burst."""
+        if self.load_after is None:
+            return False
+        return self.controller.expects_plain(self.load_after(batch))
 
     def _forward_plain(
         self,

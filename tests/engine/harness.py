@@ -92,10 +92,13 @@ class ScriptedPolicy:
     """Forces the mode of each decode iteration."""
 
     boundary = None
+    # Which of its forecasts about the iteration after a prefill are wrong; 0: none.
+    wrong_every = 0
 
     def __init__(self, is_plain: Script) -> None:
         self._is_plain = is_plain
         self.step = 0
+        self._forecasts = 0
 
     def decide(self, sample: Any) -> Decision:
         if sample.batch_size == 0:
@@ -103,6 +106,11 @@ class ScriptedPolicy:
         plain = self._is_plain(self.step)
         self.step += 1
         return Decision(Mode.PLAIN if plain else Mode.SPEC, "script")
+
+    def expects_plain(self, sample: Any) -> bool:
+        self._forecasts += 1
+        is_wrong = self.wrong_every and self._forecasts % self.wrong_every == 0
+        return self._is_plain(self.step) != bool(is_wrong)
 
     def configure(self, config: Any) -> None: ...
 

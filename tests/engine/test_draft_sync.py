@@ -13,7 +13,7 @@ import torch
 from spec_toggle import adapters
 from spec_toggle.reference.tiny_text import held_out_prompts
 from tests.engine.engines import Engines
-from tests.engine.harness import EngineConfig, Request, Script, StepEngine
+from tests.engine.harness import EngineConfig, Request, Script, ScriptedPolicy, StepEngine
 from tests.engine.host import draft_of, draft_runner_of, updater_of
 
 Encode = Callable[[str], list[int]]
@@ -23,6 +23,12 @@ Rounds = list[dict[str, Any]]
 def deferred(speculation: str = "chain", sync_tokens: int = 1024, **values: Any) -> EngineConfig:
     extra = (*values.pop("extra", ()), ("dynamic_spec_sync_tokens", sync_tokens))
     return EngineConfig(speculation, sync="deferred", extra=extra, **values)
+
+
+@pytest.fixture(autouse=True)
+def wrong_forecasts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who computes what the draft needs of a prompt may not matter."""
+    monkeypatch.setattr(ScriptedPolicy, "wrong_every", 3)
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +81,7 @@ def assert_same_rounds(found: Rounds, expected: Rounds) -> None:
         # A chain takes its one branch whatever its probability: SGLang writes 1.0 after a decode
         # and the probability itself after a prefill.
         is_chain = len(entry["topk_index"]) == 1
-        for name in ("hidden_states", "keys", "values", *(() if is_chain else ("topk_p",))):
+        for name in ("keys", "values", "hidden_states", *(() if is_chain else ("topk_p",))):
             torch.testing.assert_close(entry[name], other[name], rtol=0, atol=0)
 
 
@@ -210,6 +216,8 @@ def test_the_draft_kv_of_retracted_requests_is_right(
     row_by_row: None,
 ) -> None:
     """A retracted request loses its slots to others with its tokens still pending."""
+    # Attention over one row rounds unlike that over a long prompt, and these are long by the end.
+    monkeypatch.setattr(ScriptedPolicy, "expects_plain", lambda *_: False)
     monkeypatch.setattr("sglang.srt.managers.schedule_policy.CLIP_MAX_NEW_TOKENS", 1)
     requests = [Request(prompt, 2 * i, 60) for i, prompt in enumerate(prompts[:10])]
 
@@ -233,6 +241,31 @@ def test_the_draft_kv_of_retracted_requests_is_right(
     assert sum(given_away) > 0
     assert_same_rounds(found, expected)
     assert engine.free_tokens() == engine.initial_free
+
+
+@pytest.mark.parametrize("overlap", [True, False], ids=["overlap", "normal"])
+def test_the_draft_does_not_run_over_the_prompts_of_a_burst(
+    overlap: bool, engines: Engines, prompts: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An idle server is in SPEC, and decodes a burst above the threshold plainly."""
+    extra = (("dynamic_spec_threshold", 3),)
+    engine = engines.get(deferred(overlap=overlap, extra=extra))
+    totals, runner = engine.toggle.controller.totals, draft_runner_of(engine.scheduler.model_worker)
+    forward, prefills = runner.forward, []
+
+    def watched(batch: Any, *args: Any, **kwargs: Any) -> Any:
+        prefills.append(batch.forward_mode.is_extend())
+        return forward(batch, *args, **kwargs)
+
+    monkeypatch.setattr(runner, "forward", watched)
+    few, many = ([Request(p, max_new_tokens=12) for p in prompts[:n]] for n in (3, 6))
+    for requests in (few, many, few):
+        prefills.clear()
+        plain_steps = totals.plain_steps
+        engine.run(requests)
+        is_plain = totals.plain_steps > plain_steps
+        assert is_plain == (requests is many)
+        assert any(prefills) != is_plain
 
 
 def test_acceptance_after_long_plain_phases_equals_that_of_a_run_that_was_never_off(
