@@ -39,8 +39,9 @@ class DynamicSpecWorker:
         self._plain_step = self._ordinary or PlainStep(worker, graphs)
         # Requests that wait in the scheduler.
         self.queue_length: Callable[[], int] = lambda: 0
-        # The load that a prefill leads to; None: unknown, and like that before it.
-        self.load_after: Callable[[Any], LoadSample] | None = None
+        # The load that a prefill leads to, after a decode iteration of a batch size; None: unknown.
+        self.load_after: Callable[[Any, int], LoadSample] | None = None
+        self._size_before = 0
         self.draft_sync = self._launched_sync = draft_sync
         self._eager_sync = EagerSync(worker)
         self._next_sync: str | None = None
@@ -101,6 +102,7 @@ class DynamicSpecWorker:
         self._ordinary.process(original, batch, result)
 
     def _decide(self, batch: Any) -> None:
+        self._size_before = len(batch.reqs)
         self.controller.begin_iteration(self._sample(batch))
         if self.agree is not None:
             self.agree(self._iteration(batch))
@@ -149,7 +151,7 @@ class DynamicSpecWorker:
         """Whether plain steps follow this prefill, as they do when an idle server gets a burst."""
         if self.load_after is None:
             return False
-        return self.controller.expects_plain(self.load_after(batch))
+        return self.controller.expects_plain(self.load_after(batch, self._size_before))
 
     def _forward_plain(
         self,

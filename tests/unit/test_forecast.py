@@ -23,21 +23,29 @@ def batch(*lengths: tuple[int, int]) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("waiting", "limit", "size", "context"),
+    ("waiting", "size_before", "limit", "size"),
     [
-        (0, 100, 3, 20),  # two that decode and one in the prefill: 25, 15 and 20 tokens
-        (7, 100, 10, 20),  # those who wait are let in first, and are taken to be like the others
-        (7, 5, 5, 20),  # as far as the server takes them
+        (0, 2, 100, 3),  # two that decode and one in the prefill
+        (7, 2, 100, 10),  # those who wait are let in first
+        (7, 2, 5, 5),  # as far as the server takes them
+        (0, 30, 100, 30),  # there were more a moment ago
+        (0, 30, 5, 5),
     ],
 )
-def test_the_load_after_a_prefill(waiting: int, limit: int, size: int, context: int) -> None:
+def test_the_load_after_a_prefill(waiting: int, size_before: int, limit: int, size: int) -> None:
     scheduler = SimpleNamespace(
         running_batch=batch((20, 5), (10, 5)),
         waiting_queue=[object()] * waiting,
         max_running_requests=limit,
     )
-    found = load_after(scheduler, batch((20, 0)))
-    assert (found.batch_size, found.context_per_request) == (size, context)
+    found = load_after(scheduler, batch((20, 0)), size_before)
+    assert (found.batch_size, found.context_per_request) == (size, 20)  # of 25, 15 and 20 tokens
+
+
+def test_a_rank_without_requests_has_no_load() -> None:
+    """With attention DP it takes part in the others' iterations."""
+    scheduler = SimpleNamespace(running_batch=batch(), waiting_queue=[], max_running_requests=8)
+    assert load_after(scheduler, batch(), 0) == LoadSample(0)
 
 
 def test_a_threshold_expects_what_it_will_decide() -> None:
