@@ -39,7 +39,10 @@ class Job:
 
 @dataclass(frozen=True)
 class Trace:
-    """One request as its client saw it; times in seconds of one clock."""
+    """One request as its client saw it; times in seconds of one clock.
+
+    ``paces``: seconds per token from each event to the next.
+    """
 
     sent: float
     first: float
@@ -49,6 +52,7 @@ class Trace:
     rounds: int = 0
     correct_drafts: int = 0
     cached_tokens: int = 0
+    paces: tuple[float, ...] = ()
 
     @property
     def tpot_s(self) -> float | None:
@@ -76,11 +80,14 @@ def summarise(traces: Sequence[Trace]) -> dict[str, Any]:
     correct = sum(t.correct_drafts for t in traces)
     tpots = [t.tpot_s for t in traces if t.tpot_s is not None]
     ttfts = [t.first - t.sent for t in traces]
+    paces = [pace for t in traces for pace in t.paces]
     decoded = tokens - len(traces)  # a prefill makes each request's first token
     return {
         "output_tok_s": _rounded(tokens / wall_s, 2),
         "tpot_ms_p50": _milliseconds(percentile(tpots, 50)),
         "tpot_ms_p99": _milliseconds(percentile(tpots, 99)),
+        # Between the prefills: a request's own time per token has those of others in it.
+        "pace_ms_p50": _milliseconds(percentile(paces, 50)),
         "ttft_ms_p50": _milliseconds(percentile(ttfts, 50)),
         "ttft_ms_p99": _milliseconds(percentile(ttfts, 99)),
         # Over rounds alone; without the plugin the server divides all tokens by its rounds.
@@ -140,8 +147,7 @@ def _given_prompts(job: Job, rng: random.Random) -> Iterator[Sequence[int]]:
 
 async def _request(session: Any, url: str, body: bytes) -> Trace:
     sent = time.perf_counter()
-    first: float | None = None
-    first_tokens = 0
+    events: list[tuple[float, int]] = []
     meta: dict[str, Any] = {}
     headers = {"Content-Type": "application/json"}
     async with session.post(f"{url}/generate", data=body, headers=headers) as response:
@@ -154,20 +160,28 @@ async def _request(session: Any, url: str, body: bytes) -> Trace:
             if "error" in event:
                 raise RuntimeError(f"the server answered {event['error']}")
             meta = event["meta_info"]
-            if first is None:
-                first, first_tokens = now, int(meta["completion_tokens"])
-    if first is None:
+            events.append((now, int(meta["completion_tokens"])))
+    if not events:
         raise RuntimeError("the server closed a stream without an event")
+    (first, first_tokens), (last, tokens) = events[0], events[-1]
     return Trace(
         sent,
         first,
-        now,
+        last,
         first_tokens,
-        int(meta["completion_tokens"]),
+        tokens,
         int(meta.get("spec_verify_ct", 0)),
         int(meta.get("spec_num_correct_drafts", 0)),
         int(meta.get("cached_tokens", 0)),
+        paces_of(events),
     )
+
+
+def paces_of(events: Sequence[tuple[float, int]]) -> tuple[float, ...]:
+    """``events``: when each came, s, and tokens until then. An event without a token is none."""
+    with_tokens = [b for a, b in itertools.pairwise([(0.0, 0), *events]) if b[1] > a[1]]
+    pairs = itertools.pairwise(with_tokens)
+    return tuple((later - time) / (more - tokens) for (time, tokens), (later, more) in pairs)
 
 
 async def _closed_loop(session: Any, url: str, bodies: list[bytes], workers: int) -> list[Trace]:

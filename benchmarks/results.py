@@ -20,11 +20,13 @@ from benchmarks.servers import nvidia_smi
 SCHEMA = (
     "levels.<n>.output_tok_s: output tokens of all requests of the level over the time from the "
     "first send to the last token, closed loop, after a warm-up; tpot: (last - first event) "
-    "/ tokens between, per request; accept_len: over speculative rounds alone; round_share: share "
-    "of decoded tokens made by rounds; core_wait_share: of the level and its warm-up, in which the "
-    "main thread of a process of the server could run but had no core, the largest; steal_share: "
-    "of all cores' time, taken by other machines; session: index into sessions, one per command "
-    "that added to this file. gpu_mem_gb: GiB."
+    "/ tokens between, per request; pace: the same between two events of a request, over all "
+    "events of the level, so that its median has no prefill of others in it; accept_len: over "
+    "speculative rounds alone; round_share: share of decoded tokens made by rounds; "
+    "core_wait_share: of the level and its warm-up, in which the main thread of a process of the "
+    "server could run but had no core, the largest; steal_share: of all cores' time, taken by "
+    "other machines; session: index into sessions, one per command that added to this file. "
+    "gpu_mem_gb: GiB."
 )
 
 

@@ -1,8 +1,9 @@
 """``python3 -m benchmarks.turnover``: requests that come and go, without HTTP.
 
 Steps the real scheduler in this process under a constant number of requests: as each ends, the
-next arrives, so that prefills stand between the decode iterations as in a server. What ``envelope``
-finds beyond this is HTTP's and the client's. A part of the time is profiled, which tells whether
+next arrives, so that prefills stand between the decode iterations as in a server. With ``--waves``
+all end together, as the requests of ``envelope`` do. What ``envelope`` finds beyond this is HTTP's
+and the client's. A part of the time is profiled, which tells whether
 the device does more work for a token, or waits more.
 """
 
@@ -26,7 +27,7 @@ from benchmarks.stepped_options import (
     engine_provenance,
     prepare_engine,
 )
-from benchmarks.stepping import SteppedServer, Tick
+from benchmarks.stepping import SteppedServer, Tick, intervals_ms
 from tests.engine.harness import Request
 
 WITHOUT = ("none", "none_again")
@@ -35,21 +36,31 @@ ARMS = ("none", "static", *TOGGLE, "none_again")
 DEFAULT_ARMS = "none,plain_off,plain_deferred,none_again"
 SCHEMA = (
     "arms.<arm>.<concurrency>: output_tok_s of a window of window_s; decodes, prefills: iterations "
-    "in it; ratio: output_tok_s over the mean of none and none_again. Of the profile_s after it: "
-    "busy_share: of the time in which a kernel ran; busy_us_per_token, and kernels_us_per_token: "
-    "the largest, by name"
+    "in it; decode_ms_p50: of decode iterations of the full batch that follow one another; ratio: "
+    "output_tok_s over the mean of none and none_again. Of the profile_s after it: busy_share: of "
+    "the time in which a kernel ran; busy_us_per_token, and kernels_us_per_token: the largest, by "
+    "name"
 )
 
 
 class Turnover(Load):
-    """A constant number of requests; the first ones are of different lengths, so that they end at
-    different times."""
+    """A constant number of requests. Unless they come in waves, the first ones are of different
+    lengths, so that they end at different times."""
 
-    def __init__(self, server: SteppedServer, size: int, prompts: Prompts, output_len: int) -> None:
+    def __init__(
+        self,
+        server: SteppedServer,
+        size: int,
+        prompts: Prompts,
+        output_len: int,
+        in_waves: bool = False,
+    ) -> None:
         def successor() -> Request:
             return prompts.take(1, output_len)[0]
 
         lengths = [max(2, output_len * (i + 1) // size) for i in range(size)]
+        if in_waves:
+            lengths = [output_len] * size
         first = [prompts.take(1, length)[0] for length in lengths]
         super().__init__(server.engine, first, successor)
         self._ticks = server.ticks
@@ -114,13 +125,15 @@ def _measure(arm: str, models: ModelPair, chosen: argparse.Namespace) -> dict[st
     for level in chosen.levels:
         server.engine.flush()
         work = None if chosen.attention == CPU_ATTENTION else DeviceWork()
-        load = Turnover(server, level, prompts, chosen.output_len)
+        load = Turnover(server, level, prompts, chosen.output_len, chosen.waves)
         window, ticks = load.measure(chosen.settle_s, chosen.window_s, work, chosen.profile_s)
         decodes = sum(tick.is_decode for tick in ticks)
+        intervals = intervals_ms(ticks, level, skip=0)
         found[str(level)] = {
             "output_tok_s": window.tokens / window.seconds,
             "decodes": decodes,
             "prefills": len(ticks) - decodes,
+            "decode_ms_p50": statistics.median(intervals) if intervals else None,
             **({} if work is None else work.summary()),
         }
     server.close()
@@ -144,10 +157,10 @@ def _text(cell: dict[str, Any]) -> str:
 
 
 def _save(chosen: argparse.Namespace, models: ModelPair, arms: dict[str, Any]) -> Any:
-    names = ("output_len", "settle_s", "window_s", "profile_s")
+    names = ("output_len", "waves", "settle_s", "window_s", "profile_s")
     limits = {name: getattr(chosen, name) for name in names}
     provenance = engine_provenance("benchmarks.turnover", chosen, models, **limits)
-    shape = f"{models.label}-{chosen.spec}"
+    shape = f"{models.label}-{chosen.spec}{'-waves' if chosen.waves else ''}"
     return save_json(chosen.out, "turnover", provenance, shape, SCHEMA, arms)
 
 
@@ -157,6 +170,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--arms", type=arms_of(ARMS), default=DEFAULT_ARMS, help=f"of {', '.join(ARMS)}")
     add("--levels", type=int, nargs="+", default=[64, 128, 256], help="concurrency")
     add("--output-len", type=int, default=256)
+    add("--waves", action="store_true", help="all requests end together")
     add("--settle-s", type=float, default=2.0, help="from the time that all requests decode")
     add("--window-s", type=float, default=4.0)
     add("--profile-s", type=float, default=0.4, help="on a GPU, after the window")

@@ -13,7 +13,10 @@ pytestmark = pytest.mark.slow
 OUTPUT = 16
 
 
-def test_prefills_stand_between_the_iterations_of_every_arm(tmp_path: Path) -> None:
+@pytest.mark.parametrize("waves", [(), ("--waves",)], ids=["apart", "waves"])
+def test_prefills_stand_between_the_iterations_of_every_arm(
+    waves: tuple[str, ...], tmp_path: Path
+) -> None:
     lengths = ("--input-len", "16", "--output-len", str(OUTPUT))
     times = ("--settle-s", "0.2", "--window-s", "1")
     arms = run_benchmark(
@@ -21,7 +24,7 @@ def test_prefills_stand_between_the_iterations_of_every_arm(tmp_path: Path) -> N
         "turnover",
         "intel_amx",
         *("--model", "dummy-tiny", "--model-dir", str(tmp_path / "models")),
-        *("--arms", "none,plain_deferred,none_again", "--levels", "4", *lengths, *times),
+        *("--arms", "none,plain_deferred,none_again", "--levels", "4", *lengths, *times, *waves),
     )
     both = [arms[arm]["4"]["output_tok_s"] for arm in ("none", "none_again")]
     for levels in arms.values():
@@ -30,5 +33,8 @@ def test_prefills_stand_between_the_iterations_of_every_arm(tmp_path: Path) -> N
         tokens_of_decodes = cell["output_tok_s"] * (OUTPUT - 1) / OUTPUT
         assert cell["decodes"] * 4 == pytest.approx(tokens_of_decodes, rel=0.3)
         assert 0 < cell["prefills"] < cell["decodes"]
+        if waves:  # one prefill for all, or two where the last results come late
+            assert cell["prefills"] < cell["decodes"] / (OUTPUT - 1) * 2.2
+        assert cell["decode_ms_p50"] > 0
         assert cell["ratio"] == pytest.approx(2 * cell["output_tok_s"] / sum(both))
         assert "busy_share" not in cell, "the CPU has no profile of a device"

@@ -5,7 +5,15 @@ import json
 
 import pytest
 
-from benchmarks.client import Job, Trace, make_bodies, make_warmup, percentile, summarise
+from benchmarks.client import (
+    Job,
+    Trace,
+    make_bodies,
+    make_warmup,
+    paces_of,
+    percentile,
+    summarise,
+)
 
 
 @pytest.mark.parametrize(
@@ -36,6 +44,15 @@ def test_level_of_two_plain_requests() -> None:
 def test_first_event_with_several_tokens_shortens_the_interval() -> None:
     assert Trace(0.0, 1.0, 2.0, first_tokens=5, tokens=15).tpot_s == pytest.approx(0.1)
     assert Trace(0.0, 1.0, 1.0, first_tokens=3, tokens=3).tpot_s is None
+
+
+def test_the_pace_between_events_is_per_token_and_has_no_wait_for_a_prefill_in_its_median() -> None:
+    assert paces_of([(1.0, 1), (2.0, 5), (3.5, 5), (4.0, 13)]) == pytest.approx((0.25, 0.25))
+    assert paces_of([(1.0, 3)]) == ()
+    paces = paces_of([(0.0, 1), (8.0, 33), (8.64, 65), (9.28, 97)])  # others' prompts came first
+    level = summarise([Trace(-0.5, 0.0, 9.28, 1, 97, paces=paces)])
+    assert level["pace_ms_p50"] == pytest.approx(20)
+    assert summarise([Trace(0.0, 1.0, 1.0, 3, 3)])["pace_ms_p50"] is None
 
 
 def test_accept_length_counts_rounds_alone() -> None:
