@@ -114,6 +114,11 @@ STAGES = {
         590,
         ("benchmarks.turnover",),
     ),
+    "turnover-waves": Stage(
+        "the same with flashinfer and requests that end together, as those over HTTP do",
+        590,
+        ("benchmarks.turnover --waves --levels 128 256 --attention flashinfer",),
+    ),
     "draft-sync": Stage(
         "a plain step and a switch with each draft sync; layouts of the log",
         590,
