@@ -1,5 +1,5 @@
 """Engines for the suites that step the real scheduler."""
 
-from tests.engine.engines import encode, engines
+from tests.engine.engines import encode, engines, wrong_forecasts
 
-__all__ = ["encode", "engines"]
+__all__ = ["encode", "engines", "wrong_forecasts"]

@@ -10,6 +10,7 @@ from tests.engine.harness import (
     EngineConfig,
     Outcome,
     Request,
+    ScriptedPolicy,
     StepEngine,
     activate_reference_engine,
 )
@@ -60,6 +61,12 @@ def engines() -> Iterator[Engines]:
     held = Engines(str(pair.target), str(pair.draft))
     yield held
     held.close()
+
+
+@pytest.fixture
+def wrong_forecasts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who computes what the draft needs of a prompt may not matter."""
+    monkeypatch.setattr(ScriptedPolicy, "wrong_every", 3)
 
 
 @pytest.fixture(scope="session")

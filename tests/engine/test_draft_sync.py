@@ -16,6 +16,7 @@ from tests.engine.engines import Engines
 from tests.engine.harness import EngineConfig, Request, Script, ScriptedPolicy, StepEngine
 from tests.engine.host import draft_of, draft_runner_of, updater_of
 
+pytestmark = pytest.mark.usefixtures("wrong_forecasts")
 Encode = Callable[[str], list[int]]
 Rounds = list[dict[str, Any]]
 
@@ -23,12 +24,6 @@ Rounds = list[dict[str, Any]]
 def deferred(speculation: str = "chain", sync_tokens: int = 1024, **values: Any) -> EngineConfig:
     extra = (*values.pop("extra", ()), ("dynamic_spec_sync_tokens", sync_tokens))
     return EngineConfig(speculation, sync="deferred", extra=extra, **values)
-
-
-@pytest.fixture(autouse=True)
-def wrong_forecasts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who computes what the draft needs of a prompt may not matter."""
-    monkeypatch.setattr(ScriptedPolicy, "wrong_every", 3)
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,9 @@ import pytest
 
 from spec_toggle.reference.tiny_text import held_out_prompts
 from tests.engine.engines import Engines
-from tests.engine.harness import EngineConfig, Request, ScriptedPolicy
+from tests.engine.harness import EngineConfig, Request
 
+pytestmark = pytest.mark.usefixtures("wrong_forecasts")
 # A small budget, so that deferred sync writes in the middle of things.
 FEW_TOKENS = (("dynamic_spec_sync_tokens", 24),)
 CONFIGS = [
@@ -35,12 +36,6 @@ def name(config: EngineConfig) -> str:
 
 def tokens(outcomes: list) -> list[list[int]]:
     return [outcome.tokens for outcome in outcomes]
-
-
-@pytest.fixture(autouse=True)
-def wrong_forecasts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who computes what the draft needs of a prompt may not matter."""
-    monkeypatch.setattr(ScriptedPolicy, "wrong_every", 3)
 
 
 @pytest.fixture(scope="module")
