@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from spec_toggle import adapters
+from spec_toggle.reference import attention_ops
 from spec_toggle.reference.tiny_text import held_out_prompts
 from tests.engine.engines import Engines
 from tests.engine.harness import EngineConfig, Request, Script, ScriptedPolicy, StepEngine
@@ -82,19 +83,34 @@ def assert_same_rounds(found: Rounds, expected: Rounds) -> None:
 
 @pytest.fixture
 def row_by_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Linear layers that compute each row alone: a row's rounding then ignores its neighbours.
+    """Linear layers and attention that compute each row alone: its rounding ignores its neighbours.
 
-    A matrix product picks its order of summation by the number of rows, which is all that differs
-    between one draft forward per token and one for many.
+    A matrix product picks its order of summation by the number of rows, and by the processor, which
+    is all that differs between one draft forward per token and one for many.
     """
-    linear = torch.nn.functional.linear
+    linear, attend = torch.nn.functional.linear, attention_ops._attend
 
     def rows(x: torch.Tensor, weight: torch.Tensor, bias: Any = None) -> torch.Tensor:
         flat = x.reshape(-1, x.shape[-1])
         out = torch.stack([linear(row, weight, bias) for row in flat])
         return out.reshape(*x.shape[:-1], -1)
 
+    def queries(
+        query: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        hidden: torch.Tensor | None,
+        *scaling: float,
+    ) -> torch.Tensor:
+        """What a query must not see is left out, as it is for a token that comes alone."""
+        visible = torch.ones((len(query), len(keys)), dtype=torch.bool)
+        if hidden is not None:
+            visible[:, len(keys) - len(query) :] = ~hidden
+        each = zip(query.split(1), visible, strict=True)
+        return torch.cat([attend(q, keys[seen], values[seen], None, *scaling) for q, seen in each])
+
     monkeypatch.setattr(torch.nn.functional, "linear", rows)
+    monkeypatch.setattr(attention_ops, "_attend", queries)
 
 
 @pytest.mark.parametrize(
