@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from benchmarks.device_work import DeviceWork
+from benchmarks.host_phases import HostPhases
 from benchmarks.models import ModelPair
 from benchmarks.results import save_json
 from benchmarks.steady_load import Load, Prompts, Window
@@ -36,7 +37,8 @@ ARMS = ("none", "static", *TOGGLE, "none_again")
 DEFAULT_ARMS = "none,plain_off,plain_deferred,none_again"
 SCHEMA = (
     "arms.<arm>.<concurrency>: output_tok_s of a window of window_s; decodes, prefills: iterations "
-    "in it; decode_ms_p50: of decode iterations of the full batch that follow one another; ratio: "
+    "in it; decode_ms_p50: of decode iterations of the full batch that follow one another; "
+    "host_ms: means of what the host does, by what it launches (benchmarks.host_phases); ratio: "
     "output_tok_s over the mean of none and none_again. Of the profile_s after it: busy_share: of "
     "the time in which a kernel ran; busy_us_per_token, and kernels_us_per_token: the largest, by "
     "name"
@@ -64,6 +66,8 @@ class Turnover(Load):
         first = [prompts.take(1, length)[0] for length in lengths]
         super().__init__(server.engine, first, successor)
         self._ticks = server.ticks
+        self._host = HostPhases(server.engine.scheduler)
+        self.host_ms: dict[str, dict[str, float]] = {}
 
     def measure(
         self, settle_s: float, window_s: float, work: DeviceWork | None, profile_s: float
@@ -78,9 +82,11 @@ class Turnover(Load):
         yield from self.until_all_decode()
         yield from _pause(settle_s)
         self._ticks.clear()
+        self._host.clear()
         start = self.seen()
         yield from _pause(window_s)
         self._window, self._seen_ticks = self.seen().since(start), list(self._ticks)
+        self.host_ms = self._host.summary_ms()
         if work is not None:
             before = self.tokens
             work.start()
@@ -134,6 +140,7 @@ def _measure(arm: str, models: ModelPair, chosen: argparse.Namespace) -> dict[st
             "decodes": decodes,
             "prefills": len(ticks) - decodes,
             "decode_ms_p50": statistics.median(intervals) if intervals else None,
+            "host_ms": load.host_ms,
             **({} if work is None else work.summary()),
         }
     server.close()

@@ -13,6 +13,7 @@ from typing import Any
 
 from spec_toggle.compat import replaced
 from spec_toggle.policy import Mode
+from spec_toggle.transfer import PinnedCopies
 
 # KV slots per request beyond what a round needs: how many steps one reservation lasts for.
 AHEAD = 16
@@ -28,7 +29,9 @@ def prepare_for_decode(original: Callable[[Any], None], batch: Any) -> None:
         return
     host = sys.modules[original.__module__]  # what ``original`` looks the number up in
     reserve = slots_to_reserve(batch, host.get_alloc_reserve_per_decode())
-    with replaced(host, get_alloc_reserve_per_decode=lambda: reserve):
+    # The host copies lengths from pageable memory, and the copy waits in the scheduler's stream for
+    # the forward that runs: for all of a prefill, since no event tells when it has read its rows.
+    with PinnedCopies(), replaced(host, get_alloc_reserve_per_decode=lambda: reserve):
         original(batch)
 
 
