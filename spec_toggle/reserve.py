@@ -24,11 +24,13 @@ SPARE = 2
 def prepare_for_decode(original: Callable[[Any], None], batch: Any) -> None:
     """``eagle_prepare_for_decode``: while PLAIN, reserve ``AHEAD`` slots more whenever it must."""
     toggle = getattr(batch.req_to_token_pool, "_dynamic_spec", None)
-    if toggle is None or toggle.controller.mode is not Mode.PLAIN:
+    if toggle is None:
         original(batch)
         return
     host = sys.modules[original.__module__]  # what ``original`` looks the number up in
-    reserve = slots_to_reserve(batch, host.get_alloc_reserve_per_decode())
+    reserve = host.get_alloc_reserve_per_decode()
+    if toggle.controller.mode is Mode.PLAIN:
+        reserve = slots_to_reserve(batch, reserve)
     # The host copies lengths from pageable memory, and the copy waits in the scheduler's stream for
     # the forward that runs: for all of a prefill, since no event tells when it has read its rows.
     with PinnedCopies(), replaced(host, get_alloc_reserve_per_decode=lambda: reserve):
