@@ -55,7 +55,8 @@ class Turnover(Load):
         size: int,
         prompts: Prompts,
         output_len: int,
-        in_waves: bool = False,
+        in_waves: bool,
+        host: HostPhases,
     ) -> None:
         def successor() -> Request:
             return prompts.take(1, output_len)[0]
@@ -66,7 +67,7 @@ class Turnover(Load):
         first = [prompts.take(1, length)[0] for length in lengths]
         super().__init__(server.engine, first, successor)
         self._ticks = server.ticks
-        self._host = HostPhases(server.engine.scheduler)
+        self._host = host
         self.host_ms: dict[str, dict[str, float]] = {}
 
     def measure(
@@ -127,11 +128,12 @@ def _measure(arm: str, models: ModelPair, chosen: argparse.Namespace) -> dict[st
         server.use_sync(sync or "deferred", 4096)
         server.use_policy(policy)
     prompts = Prompts(server.vocab_size, chosen.input_len)
+    host = HostPhases(server.engine.scheduler)
     found: dict[str, Any] = {}
     for level in chosen.levels:
         server.engine.flush()
         work = None if chosen.attention == CPU_ATTENTION else DeviceWork()
-        load = Turnover(server, level, prompts, chosen.output_len, chosen.waves)
+        load = Turnover(server, level, prompts, chosen.output_len, chosen.waves, host)
         window, ticks = load.measure(chosen.settle_s, chosen.window_s, work, chosen.profile_s)
         decodes = sum(tick.is_decode for tick in ticks)
         intervals = intervals_ms(ticks, level, skip=0)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.host_phases import PHASES
 from tests.engine.benchmark_runs import run_benchmark
 
 pytestmark = pytest.mark.slow
@@ -36,5 +37,11 @@ def test_prefills_stand_between_the_iterations_of_every_arm(
         if waves:  # one prefill for all, or two where the last results come late
             assert cell["prefills"] < cell["decodes"] / (OUTPUT - 1) * 2.2
         assert cell["decode_ms_p50"] > 0
+        host = cell["host_ms"]
+        assert sum(found["count"] for found in host.values()) == pytest.approx(
+            cell["decodes"] + cell["prefills"], abs=2
+        )
+        assert host["first_decode"]["count"] == pytest.approx(cell["prefills"], abs=1)
+        assert all(host["decode"][phase] > 0 for phase in PHASES)
         assert cell["ratio"] == pytest.approx(2 * cell["output_tok_s"] / sum(both))
         assert "busy_share" not in cell, "the CPU has no profile of a device"
