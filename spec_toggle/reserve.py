@@ -31,8 +31,9 @@ def prepare_for_decode(original: Callable[[Any], None], batch: Any) -> None:
     reserve = host.get_alloc_reserve_per_decode()
     if toggle.controller.mode is Mode.PLAIN:
         reserve = slots_to_reserve(batch, reserve)
-    # The host copies lengths from pageable memory, and the copy waits in the scheduler's stream for
-    # the forward that runs: for all of a prefill, since no event tells when it has read its rows.
+    # The host copies lengths from pageable memory, for which the driver may hold it until it is
+    # their turn in the scheduler's stream. That one waits for the forward that runs: for all of a
+    # prefill, since no event tells when it has read its rows.
     with PinnedCopies(), replaced(host, get_alloc_reserve_per_decode=lambda: reserve):
         original(batch)
 
